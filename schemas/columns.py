@@ -15,7 +15,7 @@ import msgspec
 from msgspec import NODEFAULT, Struct, structs
 
 from schemas.closed_sets import EvaMetricName
-from schemas.rows import CallRow, NotApplicable, OwnRow, Subgoal, TurnRow, Unscored
+from schemas.rows import CallRow, NotApplicable, OwnRow, SubgoalResult, TurnRow, Unscored
 from schemas.scores.latency_stages import Stage
 
 Flat = str | int | float | None
@@ -202,7 +202,7 @@ def _of_list(of: Any, place: tuple[str, ...], known_with: int, meaning: str) -> 
             yield Column((*place, str(stage)), "stage", None, known_with, "latency of this stage")
     elif isinstance(of, type) and issubclass(of, Struct):
         yield Column(place, "many", 0, known_with, f"number of: {meaning}")
-        if of is Subgoal:
+        if of is SubgoalResult:
             yield Column(
                 (*place, "result"), "results", None, known_with, f"result of each: {meaning}"
             )

@@ -407,7 +407,7 @@ class Errors(Struct, frozen=True, omit_defaults=True):
     component: ServiceKind | None = None
 
 
-class Subgoal(Struct, frozen=True, omit_defaults=True):
+class SubgoalResult(Struct, frozen=True, omit_defaults=True):
     """A subgoal of the call; its place in the list is that in the goal set.
 
     Attributes:
@@ -499,7 +499,7 @@ class Goals(Struct, frozen=True, omit_defaults=True):
 
     goal_set: str
     digest: str
-    subgoals: tuple[Subgoal, ...] = ()
+    subgoals: tuple[SubgoalResult, ...] = ()
     by_judge: int = 0
     judged_turn: int | None = None
     progress: Progress | None = None

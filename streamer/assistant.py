@@ -21,7 +21,7 @@ from consumers.console.pages import Alert, Alerts
 from consumers.console.past import ASKED_COLUMNS, PAST_COLUMNS, UNKNOWN, side_by_side
 from consumers.console.serving import alerts_client, alerts_now
 from consumers.history.opening import opened
-from consumers.history.search import COLUMNS, MAX_TEXT_CHARS, Condition, Question
+from consumers.history.search import COLUMNS, MAX_TEXT_CHARS, CallSearch, Condition
 from consumers.runtime.process import OperatorError, SetupError, first_of, wall_clock_ms
 from consumers.runtime.visible import visible
 from consumers.store.changes import remark_on_chance
@@ -31,7 +31,7 @@ from streamer.doctor.examination import examine, tell_all
 from streamer.doctor.findings import Finding, Verdict
 from streamer.doctor.folder import examine_folder
 from streamer.facts import LEAST_CHARS, installed_version
-from streamer.history.comparison import Period, compared, comparison_json, groups_given
+from streamer.history.comparison import ComparedPeriod, compared, comparison_json, groups_given
 from streamer.live_calls import CallsOnScreen, headline
 from streamer.one_call import FoundCall, call_lines, the_call
 from streamer.roles.past_calls import MAX_SECONDS as FIND_SECONDS
@@ -218,7 +218,7 @@ class Answers:
         conditions = [Condition("labels.agent", "=", agent)] if agent else []
         conditions += [Condition.parse(where)] if where else []
         now_ms = wall_clock_ms()
-        question = Question(
+        question = CallSearch(
             moment_of(since, now_ms), now_ms + 1, conditions, said.split(), most=MOST_ROWS + 1
         )
         with opened(self._at_home().history, FIND_SECONDS) as store:
@@ -288,7 +288,7 @@ class Answers:
         whose change is more than chance.
         """
         columns = groups_given(by)
-        periods = Period.parse(before), Period.parse(after)
+        periods = ComparedPeriod.parse(before), ComparedPeriod.parse(after)
         with opened(self._at_home().history, COMPARE_SECONDS) as store:
             groups = compared(store, *periods, columns, [Condition.parse(where)] if where else [])
         if (

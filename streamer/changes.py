@@ -8,8 +8,8 @@ from rich.table import Table
 from consumers.console.page.drawing import counted, percent
 from consumers.store.changes import (
     Change,
+    ComparedMeasure,
     Comparison,
-    Measure,
     SubgoalChange,
     changes_json,
     ends,
@@ -73,7 +73,7 @@ def _numbers(values: Sequence[float | None]) -> list[str]:
 
 MOST_NAMED: Final = 5
 """Calls of one subgoal on a terminal."""
-_OF_SUBGOALS: Final = Measure("", "", "share", 1, 0.05)
+_OF_SUBGOALS: Final = ComparedMeasure("", "", "share", 1, 0.05)
 
 
 def comparison_table(found: Comparison) -> Table:
@@ -91,7 +91,7 @@ def comparison_table(found: Comparison) -> Table:
     return table
 
 
-def _compared(measure: Measure, change: Change, title: str) -> Iterator[str]:
+def _compared(measure: ComparedMeasure, change: Change, title: str) -> Iterator[str]:
     more = more_calls(measure, change)
     yield title
     yield from (shown(measure, each) for each in (change.before, change.after))
@@ -135,6 +135,6 @@ def comparison_document(found: Comparison) -> dict[str, Any]:
     }
 
 
-def _judged(measure: Measure, change: Change) -> dict[str, Any]:
+def _judged(measure: ComparedMeasure, change: Change) -> dict[str, Any]:
     judged = {"judgement": judgement(measure, change), "more_calls": more_calls(measure, change)}
     return {**changes_json([change])[change.measure], **judged}

@@ -22,7 +22,7 @@ from schemas.events.codec import Misread, misread_of
 from schemas.events.elevenlabs import CarriedAgentEvent
 from schemas.events.pipecat import CallNote, IgnoredLine, ToolLine
 from schemas.events.simulator import CONTROL_EVENTS
-from streamer.offline.contexts import LeftOut, arrivals_of
+from streamer.offline.contexts import RefusedEvent, arrivals_of
 from streamer.recordings.elements import elements_in
 from streamer.recordings.eva_needs import EvaMiss, eva_misses, is_of_eva
 from streamer.recordings.files import RecordedCall, RecordingError
@@ -246,7 +246,7 @@ class Findings:
     read: Counter[str] = field(default_factory=Counter)
     carried: Counter[str] = field(default_factory=Counter)
     not_understood: Counter[Misread] = field(default_factory=Counter)
-    refused: list[RecordingError | LeftOut] = field(default_factory=list)
+    refused: list[RecordingError | RefusedEvent] = field(default_factory=list)
     without_conversation: int = 0
     in_seconds: list[str] = field(default_factory=list)
     names_by_call: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -308,7 +308,7 @@ def _findings(places: Callable[[RecordedFiles], Iterator[Place]]) -> Findings:
 def _note(call: RecordedCall, findings: Findings) -> None:
     """Notes the events of a call, each as the evaluator gets it."""
     events = list(in_time_order(call))
-    refused: list[LeftOut] = []
+    refused: list[RefusedEvent] = []
     accepted: list[Arrival] = []
     for wire, arrival in zip(
         events, arrivals_of(call.conversation_id, events, refused), strict=True
@@ -395,8 +395,8 @@ def findings_document(findings: Findings) -> dict[str, Any]:
     }
 
 
-def _as_document(refused: RecordingError | LeftOut) -> dict[str, str]:
-    if isinstance(refused, LeftOut):
+def _as_document(refused: RecordingError | RefusedEvent) -> dict[str, str]:
+    if isinstance(refused, RefusedEvent):
         what, told, remedy = (
             refused.record.what,
             refused.record.expected_and_seen,

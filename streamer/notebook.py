@@ -35,7 +35,7 @@ from consumers.engine.agent_inspect import (
 from consumers.engine.goals.questions import Voting, grade_of
 from consumers.engine.redaction.redactor import Redactor
 from consumers.history.opening import opened
-from consumers.history.search import Condition, Question
+from consumers.history.search import CallSearch, Condition
 from consumers.history.settings import HistorySettings
 from consumers.measures.own import Measure
 from consumers.runtime.process import wall_clock_ms
@@ -90,7 +90,7 @@ def past_calls(
     settings = settings_from(None if config is None else Path(config)).history
     end_ms = wall_clock_ms() + 1 if until is None else moment_given(until)
     conditions = [Condition.parse(each) for each in where]
-    question = Question(moment_given(since), end_ms, conditions, text.split(), most=None)
+    question = CallSearch(moment_given(since), end_ms, conditions, text.split(), most=None)
     with opened(settings if folder is None else HistorySettings(folder=Path(folder))) as store:
         return [dict(row) for row in store.find(question)]
 

@@ -44,7 +44,7 @@ from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.history.annotations import MAX_OF_A_CALL
 from consumers.history.opening import opened
-from consumers.history.search import MAX_ROWS, Condition, Question
+from consumers.history.search import MAX_ROWS, CallSearch, Condition
 from consumers.log.stretches import CallEvents, KeyRecords, only_of
 from consumers.runtime.kafka.connection import (
     KafkaRefusedError,
@@ -194,7 +194,7 @@ class FoundCall:
 
 
 @asynccontextmanager
-async def call_reader(settings: Settings, wanted: str) -> AsyncIterator["CallReader"]:
+async def call_reader(settings: Settings, wanted: str) -> AsyncIterator["CallSource"]:
     """A reader of the call whose id is the wanted text, or ends with it; it is connected.
 
     Args:
@@ -211,7 +211,7 @@ async def call_reader(settings: Settings, wanted: str) -> AsyncIterator["CallRea
     async with onlooker(
         settings.kafka, "call", key_deserializer=only_of(wanted.encode()), **options
     ) as consumer:
-        yield CallReader(settings, wanted, consumer, counts[SCORES_TOPIC])
+        yield CallSource(settings, wanted, consumer, counts[SCORES_TOPIC])
 
 
 async def context_in_topics(settings: Settings, call: CallRow) -> MetricContext:
@@ -228,7 +228,7 @@ async def context_in_topics(settings: Settings, call: CallRow) -> MetricContext:
         raise settings.kafka.unreachable(error) from error
 
 
-class CallReader:
+class CallSource:
     """Finds a call and reads it; to be had from `call_reader`."""
 
     def __init__(
@@ -719,7 +719,7 @@ def _ratings(shown: ReportedCall) -> Iterator[str]:
 @asynccontextmanager
 async def found_call(
     settings: Settings, wanted: str, since_ms: int | None, since: str, folder: Path | None = None
-) -> AsyncIterator[tuple[FoundCall, "CallReader | FolderReader"]]:
+) -> AsyncIterator[tuple[FoundCall, "CallSource | FolderReader"]]:
     """The one call whose id is the wanted text, or ends with it, and what reads more of it.
 
     Args:
@@ -790,7 +790,7 @@ def in_history(settings: Settings, wanted: str) -> FoundCall | None:
     with opened(settings.history) as store:
         name, call = wanted, store.call(wanted)
         if call is None:
-            ending = Question(
+            ending = CallSearch(
                 0, wall_clock_ms() + 1, [Condition("conversation_id", "~", wanted)], most=MAX_ROWS
             )
             names = [str(row["conversation_id"]) for row in store.find(ending)]
@@ -850,7 +850,7 @@ def searching() -> Iterator[Callable[[float], None]]:
 
 
 async def _one(
-    reader: CallReader, settings: Settings, wanted: str, since_ms: int | None, since: str
+    reader: CallSource, settings: Settings, wanted: str, since_ms: int | None, since: str
 ) -> FoundCall:
     """The only call that was found on the topics, or in history."""
     with searching() as show:

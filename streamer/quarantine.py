@@ -251,7 +251,7 @@ Headers = list[tuple[str, bytes | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReplayOutcome:
     """The outcome for one quarantine entry.
 
     Attributes:
@@ -468,7 +468,7 @@ async def put_back(
     entries: Sequence[QuarantineRecord],
     now_ms: int,
     stop: asyncio.Event,
-) -> AsyncIterator[Outcome]:
+) -> AsyncIterator[ReplayOutcome]:
     """Appends each record to its own partition again, in the order of `entries`; ends early when
     `stop` is set.
 
@@ -489,17 +489,17 @@ async def put_back(
             record, headers = await records.ready(entry, now_ms)
             appended = await append(record, headers)
         except CannotReplayError as error:
-            yield Outcome(place, reason=str(error))
+            yield ReplayOutcome(place, reason=str(error))
         except MessageSizeTooLargeError:
             size = len(record.value or b"")
             text = (
                 f"its {size} bytes are more than a producer of callgauge sends: fix it and send it "
                 "where it came from"
             )
-            yield Outcome(place, reason=text)
+            yield ReplayOutcome(place, reason=text)
         except (KafkaError, TimeoutError) as error:
             why = explained(error, records.kafka.security)
-            yield Outcome(
+            yield ReplayOutcome(
                 place,
                 reason=f"the broker {why.seen}"
                 if why.answers
@@ -507,7 +507,7 @@ async def put_back(
             )
             return
         else:
-            yield Outcome(place, appended=appended)
+            yield ReplayOutcome(place, appended=appended)
 
 
 def _closed_since_ms(settings: Settings, entries: Sequence[QuarantineRecord]) -> int | None:
@@ -716,7 +716,7 @@ async def replay(
     entries = sorted(found.newest, key=Coordinates.of)
     missing = sorted(set(wanted.places) - {Coordinates.of(entry) for entry in entries})
     for place in missing:
-        print_line(Outcome(place, reason="it is not in quarantine"))
+        print_line(ReplayOutcome(place, reason="it is not in quarantine"))
     if not is_dry_run:
         confirm(len(entries), is_agreed=is_agreed)
     outcomes, is_stopped = await _put_back_in(settings, entries, folder, is_dry_run=is_dry_run)
@@ -751,11 +751,11 @@ async def _put_back_in(
     folder: Path | None,
     *,
     is_dry_run: bool,
-) -> tuple[Sequence[Outcome], bool]:
+) -> tuple[Sequence[ReplayOutcome], bool]:
     """What became of each record that was tried, which is printed, and whether a signal came before
     the last.
     """
-    outcomes: list[Outcome] = []
+    outcomes: list[ReplayOutcome] = []
     async with AsyncExitStack() as stack:
         reader = await stack.enter_async_context(reader_of(settings, folder, entries))
         if is_dry_run:

@@ -23,9 +23,9 @@ from consumers.console.page.running import ID_CHARS
 from consumers.console.pages import Site, page
 from consumers.store.changes import (
     Change,
+    ComparedMeasure,
     Comparison,
     Lot,
-    Measure,
     ends,
     judgement,
     more_calls,
@@ -456,7 +456,7 @@ _LOT_FIELDS: Final = {
     "since": "From",
     "until": "Until",
 }
-_SUBGOAL: Final = Measure("", "", "share", 1, 0.05)
+_SUBGOAL: Final = ComparedMeasure("", "", "share", 1, 0.05)
 
 
 def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str) -> str:
@@ -506,7 +506,7 @@ def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str)
     return page(site, "Versions", content, here="versions")
 
 
-def past_href(lot: Lot, measure: Measure | None = None) -> str:
+def past_href(lot: Lot, measure: ComparedMeasure | None = None) -> str:
     """Where the calls of a lot are listed; of a measure by which calls can be ordered, those with
     the worst values first.
     """
@@ -521,7 +521,7 @@ def past_href(lot: Lot, measure: Measure | None = None) -> str:
     return f"past{PastQuery(**lot._asdict()).query(since=lot.since or '30d', **by, **only)}"
 
 
-def _change(measure: Measure, change: Change, hrefs: Sequence[str]) -> dict[str, Any]:
+def _change(measure: ComparedMeasure, change: Change, hrefs: Sequence[str]) -> dict[str, Any]:
     judged, reach = (
         judgement(measure, change),
         max(abs(change.low or 0), abs(change.high or 0), abs(change.change or 0)) or 1,

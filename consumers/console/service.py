@@ -19,7 +19,7 @@ from aiokafka.errors import KafkaError
 
 from consumers.console.serving import STOP_SECONDS, CallPages
 from consumers.console.settings import ConsoleSettings
-from consumers.console.site import Annotate, PastCalls
+from consumers.console.site import Annotate, CallHistory
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.http import AddressInUseError, HttpLimit, HttpListener
 from consumers.runtime.kafka.connection import (
@@ -75,7 +75,7 @@ class ConsoleRole:
         instruments: Instruments,
         *,
         annotate: Annotate | None = None,
-        past: PastCalls | None = None,
+        past: CallHistory | None = None,
         version: str = "unknown",
         names: Collection[str] = (),
         reads_own: bool = False,

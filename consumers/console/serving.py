@@ -18,7 +18,7 @@ from consumers.console.fleet import Fleet
 from consumers.console.pages import Alert, Alerts
 from consumers.console.reading import ReadCalls
 from consumers.console.settings import ConsoleSettings
-from consumers.console.site import Annotate, ConsoleSite, PastCalls
+from consumers.console.site import Annotate, CallHistory, ConsoleSite
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.http import ConnectionBounds
 from consumers.runtime.private_files import ensure_file, make_folder
@@ -114,7 +114,7 @@ class CallPages:
         instruments: Instruments,
         *,
         annotate: Annotate | None = None,
-        past: PastCalls | None = None,
+        past: CallHistory | None = None,
         version: str = "unknown",
         max_bytes: int = MAX_STORE_BYTES,
     ) -> None:

@@ -167,7 +167,7 @@ Answer = Callable[[Request], Awaitable[dict[str, Any] | bytes]]
 log = structlog.get_logger()
 
 
-class PastCalls(Protocol):
+class CallHistory(Protocol):
     """A history of calls, for pages of calls that are over. Its methods may block."""
 
     def find(self, asked: PastQuery) -> PastFound:
@@ -391,7 +391,7 @@ class ConsoleSite:
         fleet: Fleet,
         calls: ReadCalls,
         annotate: Annotate | None,
-        past: PastCalls | None,
+        past: CallHistory | None,
         redactor: Redactor,
         instruments: Instruments,
         version: str,
@@ -922,7 +922,7 @@ class ConsoleSite:
             raise _UnansweredError(HTTPStatus.NOT_FOUND, "History has no call with these ids.")
         return _html(made)
 
-    def _require_past(self) -> PastCalls:
+    def _require_past(self) -> CallHistory:
         if self._past is None:
             raise _UnansweredError(
                 HTTPStatus.NOT_FOUND,

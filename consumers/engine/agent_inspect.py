@@ -88,7 +88,7 @@ class Argument(msgspec.Struct, frozen=True):
     value: Any = None
 
 
-class Step(
+class AgentStep(
     msgspec.Struct,
     frozen=True,
     rename={
@@ -123,7 +123,7 @@ class Response(msgspec.Struct, frozen=True):
     response: str | None = None
 
 
-class Turn(
+class AgentTurn(
     msgspec.Struct,
     frozen=True,
     rename={
@@ -136,7 +136,7 @@ class Turn(
 
     user_text: str | None = None
     response: Response | str | None = None
-    steps: Sequence[Step] | None = None
+    steps: Sequence[AgentStep] | None = None
     latency_ms: int | float | None = None
 
     @property
@@ -146,7 +146,7 @@ class Turn(
 
 
 @dataclass(frozen=True, slots=True)
-class Subgoal:
+class PlainSubgoal:
     """A subgoal in plain words; `turn` counts for static conversations only, from zero, and is
     compared as it is.
     """
@@ -182,7 +182,7 @@ class ExpectedCall(
     turn: Any = None
 
 
-def require_texts(turns: Sequence[Turn]) -> None:
+def require_texts(turns: Sequence[AgentTurn]) -> None:
     """Every one of these turns needs both its texts.
 
     Raises:
@@ -197,7 +197,7 @@ def require_texts(turns: Sequence[Turn]) -> None:
             )
 
 
-def require_judgeable(turns: Sequence[Turn], subgoal: Subgoal) -> None:
+def require_judgeable(turns: Sequence[AgentTurn], subgoal: PlainSubgoal) -> None:
     """All that must hold before a subgoal is judged on these turns.
 
     Raises:
@@ -227,7 +227,7 @@ def require_fillable(template: str | None, user_instruction: str | None) -> None
 # judged.
 
 
-def total_latency_ms(turns: Sequence[Turn]) -> float:
+def total_latency_ms(turns: Sequence[AgentTurn]) -> float:
     """Sum of the turns' latencies; 0 without turns.
 
     Raises:
@@ -242,7 +242,7 @@ def total_latency_ms(turns: Sequence[Turn]) -> float:
     return round(total_ms, PLACES)
 
 
-def average_latency_ms(turns: Sequence[Turn]) -> float:
+def average_latency_ms(turns: Sequence[AgentTurn]) -> float:
     """The rounded total divided by the number of turns; 0 without turns.
 
     Raises:
@@ -252,21 +252,21 @@ def average_latency_ms(turns: Sequence[Turn]) -> float:
     return round(total_ms / len(turns), PLACES) if turns else 0.0
 
 
-def tokens(turns: Sequence[Turn], *kinds: Literal["input", "output", "reasoning"]) -> float:
+def tokens(turns: Sequence[AgentTurn], *kinds: Literal["input", "output", "reasoning"]) -> float:
     """Tokens of these kinds of all steps. Raises InvalidInputValueError 050008 when a turn has no
     steps.
     """
     return sum(getattr(step, f"{kind}_tokens") or 0 for kind in kinds for step in _steps(turns))
 
 
-def tool_call_count(turns: Sequence[Turn]) -> int:
+def tool_call_count(turns: Sequence[AgentTurn]) -> int:
     """Steps that name a tool. Raises TypeError when a turn has None for its steps."""
     steps: Any = [turn.steps for turn in turns]
     return sum(bool(step.tool and step.tool.strip()) for of_turn in steps for step in of_turn)
 
 
-def _steps(turns: Sequence[Turn]) -> list[Step]:
-    steps: list[Step] = []
+def _steps(turns: Sequence[AgentTurn]) -> list[AgentStep]:
+    steps: list[AgentStep] = []
     for number, turn in enumerate(turns, 1):
         if not turn.steps:
             raise InvalidInputValueError(Code.MISSING_VALUE, f"Turn {number} has no steps.")
@@ -291,7 +291,7 @@ class SubGoalValidationResult:
 
     is_completed: bool
     explanations: list[str]
-    sub_goal: Subgoal
+    sub_goal: PlainSubgoal
     prompt_sent_to_llmj: str | None = None
 
 
@@ -436,7 +436,7 @@ class Ballot(NamedTuple):
 
     turn_index: int
     place: int
-    about: Subgoal | ToolQuestion
+    about: PlainSubgoal | ToolQuestion
     trials: int
     stops_early: bool
     retry_waves: int
@@ -492,7 +492,7 @@ class ExpectedFound(NamedTuple):
 
 
 def tool_correctness(
-    turns: Sequence[Turn], expected_calls: Sequence[ExpectedCall], options: Options
+    turns: Sequence[AgentTurn], expected_calls: Sequence[ExpectedCall], options: Options
 ) -> Asking[list[ExpectedFound]]:
     """Looks for every expected call in its turn. One that names no turn of the conversation is left
     out silently.
@@ -551,7 +551,7 @@ class _Search:
             *self._reasons,
         )
 
-    def _is_as_expected(self, step: Step) -> Asking[bool]:
+    def _is_as_expected(self, step: AgentStep) -> Asking[bool]:
         # Everything is looked at, and every judge asked, even when it has failed already. Of a
         # repeated name the last counts.
         found = {}
@@ -563,7 +563,7 @@ class _Search:
         )
         return all(found.values()) and is_output_right
 
-    def _is_argument_right(self, required: Parameter, step: Step) -> Asking[bool]:
+    def _is_argument_right(self, required: Parameter, step: AgentStep) -> Asking[bool]:
         _require_one_way(required)
         arguments: Any = step.arguments
         for argument in arguments:
@@ -575,7 +575,7 @@ class _Search:
         return False
 
     def _is_right(
-        self, name: str | None, required: Required, value: Any, step: Step
+        self, name: str | None, required: Required, value: Any, step: AgentStep
     ) -> Asking[bool]:
         _require_one_way(required)
         what = "output" if name is None else f"argument {name!r}"
@@ -625,7 +625,7 @@ class Validation(NamedTuple):
         place: Place of the subgoal in the sample.
     """
 
-    subgoal: Subgoal
+    subgoal: PlainSubgoal
     is_completed: bool
     completions: tuple[str, ...]
     turn_index: int
@@ -645,8 +645,8 @@ class TurnProgress(NamedTuple):
 
 
 def progress_through_turns(
-    turns: Sequence[Turn],
-    subgoals: Sequence[Subgoal],
+    turns: Sequence[AgentTurn],
+    subgoals: Sequence[PlainSubgoal],
     options: Options,
     user_instruction: str | None = None,
 ) -> Asking[list[TurnProgress]]:
@@ -686,7 +686,7 @@ def progress_through_turns(
 
 
 def static_validations(
-    turns: Sequence[Turn], subgoals: Sequence[Subgoal], options: Options
+    turns: Sequence[AgentTurn], subgoals: Sequence[PlainSubgoal], options: Options
 ) -> Asking[list[Validation]]:
     """Judges each subgoal once, after the turn it names; one that names no turn of the conversation
     is left out silently.
@@ -707,7 +707,7 @@ def static_validations(
 
 
 def _validated(
-    index: int, place: int, subgoal: Subgoal, options: Options, *, is_dynamic: bool
+    index: int, place: int, subgoal: PlainSubgoal, options: Options, *, is_dynamic: bool
 ) -> Asking[Validation]:
     stops_early, waves = options.optimize_judge_trials, max(0, options.max_retry_judge_trials)
     vote = yield from voted(

@@ -36,22 +36,22 @@ from consumers.engine.sources.facts import (
     Layer,
     Line,
     Lost,
-    Note,
+    NoteFact,
     Recorded,
     RecordFollows,
-    Said,
-    Speech,
+    SpeechFact,
     Started,
     Teller,
     Text,
     TextBorder,
     ToldWait,
-    ToolRun,
+    ToolFact,
     ToolUsed,
     Unread,
     Verdict,
+    WordsFact,
 )
-from consumers.engine.sources.findings import Findings
+from consumers.engine.sources.findings import EventFindings
 from consumers.engine.sources.pipecat import NAMELESS
 from consumers.engine.sources.repeats import MAX_ORIGINS, NUMBERED, Repeats
 from consumers.engine.sources.rules import RULES, UNKNOWN, VERDICT, reports_of
@@ -61,7 +61,7 @@ from consumers.engine.transcripts import (
     order_of_details,
     transcript_bytes,
 )
-from consumers.engine.turns.bot import SpeechMoment
+from consumers.engine.turns.bot import BotElementKind
 from consumers.engine.turns.eva import EvaHistory
 from consumers.engine.turns.heard import HeardTurns
 from consumers.engine.turns.live import INPUT_RANK, NEVER_MS, NO_CHANGES, Cause, LiveCall
@@ -248,7 +248,7 @@ class Call:
         self._are_from_record: dict[
             type, bool
         ] = {}  # for speech and for words: whether a record had them first
-        self._recorded_words: list[Said] = []  # late ones, until the record ends
+        self._recorded_words: list[WordsFact] = []  # late ones, until the record ends
         self._details: list[Detailed] = []
         ratings = Ratings()
         self._judged = JudgedScores(
@@ -646,7 +646,7 @@ class Call:
     # One reader for each type of fact, by the table below. EVA's history comes first: the live call
     # reads its machine.
 
-    def _speech(self, heard: Speech, time_ms: int, _out: list[Effect]) -> None:
+    def _speech(self, heard: SpeechFact, time_ms: int, _out: list[Effect]) -> None:
         layer, is_user, is_start, at_s, started_s, sound_id = heard
         if layer is _LINE:
             self.history.simulator(_ELEMENTS[is_user, is_start], time_ms, at_s)
@@ -668,7 +668,7 @@ class Call:
         if self.live.bot is not None:
             self.live.bot.marked()
 
-    def _said(self, said: Said, time_ms: int, _out: list[Effect]) -> None:
+    def _said(self, said: WordsFact, time_ms: int, _out: list[Effect]) -> None:
         if said.teller is Teller.BOT:
             self.kept_bytes += len(said.text)
             if said.is_from_record and time_ms < self.live.newest_ms:
@@ -700,7 +700,7 @@ class Call:
         self.history.audit(kind, time_ms, tool.use)
         self.live.tool_used(moment, tool.use, time_ms)
 
-    def _tool_run(self, run: ToolRun, _time_ms: int, _out: list[Effect]) -> None:
+    def _tool_run(self, run: ToolFact, _time_ms: int, _out: list[Effect]) -> None:
         if run.teller is Teller.BOT:
             self.live.function_call(run)
         else:
@@ -723,13 +723,13 @@ class Call:
         if line.has_ended:
             self._plan_close(CloseReason.SESSION_ENDED)
 
-    def _findings(self, findings: Findings, time_ms: int, _out: list[Effect]) -> None:
+    def _findings(self, findings: EventFindings, time_ms: int, _out: list[Effect]) -> None:
         self._measures.stages.observe(findings, time_ms)
 
     def _told_wait(self, wait: ToldWait, _time_ms: int, _out: list[Effect]) -> None:
         self.live.waited(wait)
 
-    def _note(self, note: Note, _time_ms: int, _out: list[Effect]) -> None:
+    def _note(self, note: NoteFact, _time_ms: int, _out: list[Effect]) -> None:
         self._measures.notes.add(note)
 
     def _detailed(self, details: Detailed, _time_ms: int, out: list[Effect]) -> None:
@@ -825,17 +825,17 @@ _ELEMENTS: Final = {
 }
 """EVA's element of sound on the line, by (whether the user's, whether a start)."""
 _MOMENTS: Final = {
-    (Layer.SOUND, True, True): SpeechMoment.VAD_STARTED,
-    (Layer.SOUND, True, False): SpeechMoment.VAD_STOPPED,
-    (Layer.RULING, True, True): SpeechMoment.TURN_STARTED,
-    (Layer.RULING, True, False): SpeechMoment.TURN_RELEASED,
-    (Layer.SOUND, False, True): SpeechMoment.BOT_STARTED,
-    (Layer.SOUND, False, False): SpeechMoment.BOT_STOPPED,
+    (Layer.SOUND, True, True): BotElementKind.VAD_STARTED,
+    (Layer.SOUND, True, False): BotElementKind.VAD_STOPPED,
+    (Layer.RULING, True, True): BotElementKind.TURN_STARTED,
+    (Layer.RULING, True, False): BotElementKind.TURN_RELEASED,
+    (Layer.SOUND, False, True): BotElementKind.BOT_STARTED,
+    (Layer.SOUND, False, False): BotElementKind.BOT_STOPPED,
 }
 """The bot's moment of speech, by (layer, whether the user's, whether a start)."""
 _OF_TOOLS: Final = (
-    (ElementKind.TOOL_CALL, SpeechMoment.TOOL_CALL),
-    (ElementKind.TOOL_RESPONSE, SpeechMoment.TOOL_RESPONSE),
+    (ElementKind.TOOL_CALL, BotElementKind.TOOL_CALL),
+    (ElementKind.TOOL_RESPONSE, BotElementKind.TOOL_RESPONSE),
 )
 """Element and moment of a tool of the audit log: of its call, then of its answer."""
 
@@ -843,19 +843,19 @@ _READERS: Final[Mapping[type, Callable[[Call, Any, int, list[Effect]], None]]] =
     Started: Call._started,
     Ended: Call._ended,
     Line: Call._line,
-    Speech: Call._speech,
+    SpeechFact: Call._speech,
     Text: Call._text,
     TextBorder: Call._text_border,
-    Said: Call._said,
+    WordsFact: Call._said,
     Corrected: Call._corrected,
     CutOff: Call._cut_off,
     ToolUsed: Call._tool_used,
-    ToolRun: Call._tool_run,
+    ToolFact: Call._tool_run,
     Fallback: Call._fallback,
     EvaElement: Call._element,
-    Findings: Call._findings,
+    EventFindings: Call._findings,
     ToldWait: Call._told_wait,
-    Note: Call._note,
+    NoteFact: Call._note,
     Detailed: Call._detailed,
     AgentError: Call._error,
     Lost: Call._lost,

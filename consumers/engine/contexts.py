@@ -15,7 +15,7 @@ from consumers.engine.turns.timeline import (
     EVA_DIGITS,
     ElementKind,
     ToolEntry,
-    ToolUse,
+    ToolPayload,
     unmeasured_reason,
     voice_to_voice_ms,
 )
@@ -51,7 +51,9 @@ def with_facts(context: MetricContext, call: CallFacts) -> MetricContext:
     history = call.live.history
     read = [(kind, payload) for _, kind, payload in history.timeline]
     tools = [
-        use.name for kind, use in read if kind == ElementKind.TOOL_CALL and isinstance(use, ToolUse)
+        use.name
+        for kind, use in read
+        if kind == ElementKind.TOOL_CALL and isinstance(use, ToolPayload)
     ]
     facts: dict[str, Any] = _facts(call)
     if history.has_audit:

@@ -33,7 +33,7 @@ from consumers.evaluator.topics import (
 from consumers.evaluator.version import version_of
 from consumers.evaluator.writer import FencedError, Writer
 from consumers.runtime.kafka.connection import METADATA_AGE_MS, KafkaSettings, KafkaUnreachableError
-from consumers.runtime.kafka.polling import COMMIT_SECONDS, Commits, PollWatch
+from consumers.runtime.kafka.polling import COMMIT_SECONDS, GroupCommits, PollWatch
 from consumers.runtime.process import (
     END_SECONDS,
     OperatorError,
@@ -147,7 +147,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._topic_watch = TopicWatch(kafka, settings)
         self._consumer: Any = None  # there is one before anything is owned
         self._polls = PollWatch("evaluator", instruments)
-        self._commits = Commits(self)
+        self._commits = GroupCommits(self)
         self._committed: dict[TopicPartition, int] = {}
         self._failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self._owning: asyncio.Task[None] | None = None  # of this assignment

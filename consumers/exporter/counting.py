@@ -15,7 +15,7 @@ from consumers.exporter.projection import (
 )
 from consumers.exporter.settings import ExporterSettings
 from consumers.runtime.process import wall_clock_ms
-from consumers.runtime.received import Place, Refusals
+from consumers.runtime.received import RecordPlace, UnreadableRecords
 from consumers.runtime.registry import Instruments
 from schemas.metrics.process import STEP_METRIC
 from schemas.rows import CallRow, Row
@@ -34,7 +34,7 @@ class RowCounts:
 
     def __init__(self, settings: ExporterSettings, instruments: Instruments) -> None:
         self.open = OpenCalls(settings.max_active_calls, settings.forget_after_ms)
-        self.refusals = Refusals("exporter", REFUSED_METRIC, instruments)
+        self.refusals = UnreadableRecords("exporter", REFUSED_METRIC, instruments)
         self._instruments = instruments
         self._final_scores = FinalScores()
         self._otlp = None if settings.otlp.endpoint is None else self._sender(settings)
@@ -49,7 +49,7 @@ class RowCounts:
         if self._otlp is not None:
             await asyncio.to_thread(self._otlp.close)
 
-    def take(self, place: Place, row: Row, now_ms: int, *, has_counted: bool) -> None:
+    def take(self, place: RecordPlace, row: Row, now_ms: int, *, has_counted: bool) -> None:
         """Counts what is new in a row, unless that was done; the gauges take it in either case."""
         if not has_counted:
             try:
@@ -64,7 +64,7 @@ class RowCounts:
             if not has_counted:
                 self._otlp.put(events)
 
-    def _count(self, place: Place, row: Row, now_ms: int) -> None:
+    def _count(self, place: RecordPlace, row: Row, now_ms: int) -> None:
         instruments = self._instruments
         samples = list(project(row, now_ms, is_over=self.open.is_over(row.conversation_id)))
         exemplar = exemplar_of(row)

@@ -23,7 +23,7 @@ from schemas.rows import (
     NotApplicable,
     Row,
     Speech,
-    Subgoal,
+    SubgoalResult,
     TurnRow,
     Unscored,
     Value,
@@ -396,7 +396,7 @@ def _numbered(parts: Sequence[Part], what: str, *, first: int) -> Part:
     return parts[int(what) - first]
 
 
-def _checked_by(subgoal: Subgoal) -> str:
+def _checked_by(subgoal: SubgoalResult) -> str:
     """Only a judge votes, and none of his verdicts is without a vote."""
     return "judge" if subgoal.votes_complete or subgoal.votes_incomplete else "code"
 

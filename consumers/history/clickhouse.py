@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import httpx2
 
-from consumers.history.search import COLUMNS, KINDS, MAX_ROWS, Question, found, sql_of
+from consumers.history.search import COLUMNS, KINDS, MAX_ROWS, CallSearch, found, sql_of
 from consumers.history.settings import HistorySettings
 from consumers.runtime.process import OperatorError
 from consumers.store.rows import StoredCall
@@ -69,11 +69,13 @@ class ClickHouseHistory:
         """Ends the connections."""
         self._client.close()
 
-    def find(self, question: Question, columns: Collection[str] = COLUMNS) -> list[dict[str, Flat]]:
+    def find(
+        self, question: CallSearch, columns: Collection[str] = COLUMNS
+    ) -> list[dict[str, Flat]]:
         """Returns these columns of the calls that a question asks for, in its order."""
         return found(self, question, columns)
 
-    def values(self, question: Question, columns: Sequence[str]) -> Iterator[tuple[Flat, ...]]:
+    def values(self, question: CallSearch, columns: Sequence[str]) -> Iterator[tuple[Flat, ...]]:
         """Yields these columns of the calls that a question asks for."""
         if question.ids is None:
             yield from self._values(question, columns, None)
@@ -83,7 +85,7 @@ class ClickHouseHistory:
             yield from self._values(question, columns, some)
 
     def _values(
-        self, question: Question, columns: Sequence[str], ids: Sequence[str] | None
+        self, question: CallSearch, columns: Sequence[str], ids: Sequence[str] | None
     ) -> Iterator[tuple[Flat, ...]]:
         where = [
             "first_known_ms >= {since:Int64}",

@@ -232,7 +232,7 @@ def sql_of(name: str, there: Collection[str] = COLUMNS) -> str:
     return f"({_NAMES.sub(lambda found: found[0] if found[1] in there else 'NULL', sql)})"
 
 
-class Question(NamedTuple):
+class CallSearch(NamedTuple):
     """The calls to find.
 
     Attributes:
@@ -267,7 +267,7 @@ class Question(NamedTuple):
 
 
 def found(
-    store: "HistoryStore", question: Question, columns: Collection[str]
+    store: "HistoryStore", question: CallSearch, columns: Collection[str]
 ) -> list[dict[str, Flat]]:
     """The rows of the calls that a question asks for, by its column; those with the same value by
     their ids.
@@ -283,7 +283,7 @@ def found(
     return [{name: row[name] for name in columns} for row in rows[question.skip : most]]
 
 
-def _rank(value: Flat, question: Question) -> tuple[bool, Any]:
+def _rank(value: Flat, question: CallSearch) -> tuple[bool, Any]:
     return (value is None) is question.ascends, value if value is not None else 0
 
 
@@ -300,10 +300,12 @@ class HistoryStore(Protocol):
     def close(self) -> None:
         """Lets go of files and connections."""
 
-    def find(self, question: Question, columns: Collection[str] = COLUMNS) -> list[dict[str, Flat]]:
+    def find(
+        self, question: CallSearch, columns: Collection[str] = COLUMNS
+    ) -> list[dict[str, Flat]]:
         """These columns of the calls that are asked for, in their order."""
 
-    def values(self, question: Question, columns: Sequence[str]) -> Iterator[tuple[Flat, ...]]:
+    def values(self, question: CallSearch, columns: Sequence[str]) -> Iterator[tuple[Flat, ...]]:
         """These columns of the calls that are asked for; without a number of calls, all of them in
         no order.
         """

@@ -24,7 +24,7 @@ import structlog
 
 from consumers.history.annotations import FILE_NAME, Annotations, FromPeople
 from consumers.history.annotations import TABLES as TABLES_OF_PEOPLE
-from consumers.history.search import COLUMNS, DERIVED, Question, found, quoted, sql_of
+from consumers.history.search import COLUMNS, DERIVED, CallSearch, found, quoted, sql_of
 from consumers.runtime.private_files import FolderLockedError, lock_folder, make_file, make_folder
 from consumers.runtime.process import OperatorError
 from consumers.store.rows import (
@@ -94,7 +94,7 @@ class Batch(NamedTuple):
     at_ms: int = 0
 
 
-class LeftOut(NamedTuple):
+class NotKept(NamedTuple):
     """How many records of a batch were not kept: annotations beyond a bound, and records of
     forgotten calls.
     """
@@ -357,7 +357,7 @@ class SqliteHistory:
                 found[place] = max(offset, found.get(place, 0))
         return found
 
-    def write(self, batch: Batch) -> LeftOut:
+    def write(self, batch: Batch) -> NotKept:
         """Writes a batch; returns what was left out of it. If it fails, it can be written again.
 
         Raises:
@@ -400,7 +400,7 @@ class SqliteHistory:
             self._write_day(name, days[name], batch.positions if name == max(days) else {})
         if days:
             self._delete_old(max(days))
-        return LeftOut(refused, forgotten)
+        return NotKept(refused, forgotten)
 
     def _take(self, people: FromPeople) -> int:
         """Takes what people said; returns how much of it was refused. Calls are deleted before it
@@ -630,11 +630,13 @@ class SqliteHistory:
 
     # Reading.
 
-    def find(self, question: Question, columns: Collection[str] = COLUMNS) -> list[dict[str, Flat]]:
+    def find(
+        self, question: CallSearch, columns: Collection[str] = COLUMNS
+    ) -> list[dict[str, Flat]]:
         """Returns these columns of the calls that a question asks for, in its order."""
         return found(self, question, columns)
 
-    def values(self, question: Question, columns: Sequence[str]) -> Iterator[tuple[Flat, ...]]:
+    def values(self, question: CallSearch, columns: Sequence[str]) -> Iterator[tuple[Flat, ...]]:
         """Yields these columns of the calls that a question asks for: of each file at most as many
         as it asks for, highest first.
 
@@ -688,7 +690,7 @@ class SqliteHistory:
             yield row
 
     def _values_in(
-        self, day: _Day, question: Question, asked: Sequence[str]
+        self, day: _Day, question: CallSearch, asked: Sequence[str]
     ) -> Iterator[tuple[Flat, ...]]:
         """In the file of an earlier version, a column that it does not have is unknown for every
         call.

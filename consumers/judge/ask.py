@@ -22,11 +22,17 @@ from consumers.judge.limits import (
     BudgetName,
     Promise,
     RateLimit,
-    Waiting,
     WaitingLine,
+    WaitingQuestion,
 )
-from consumers.judge.prompts import Answer, Question, not_applicable_to, question_of, read_answer
-from consumers.judge.reply import Asks, Delivery, Reply, ReplyFault
+from consumers.judge.prompts import (
+    JudgePrompt,
+    ParsedAnswer,
+    not_applicable_to,
+    question_of,
+    read_answer,
+)
+from consumers.judge.reply import Asks, Reply, ReplyFault, RequestTries
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.process import end_tasks, wall_clock_ms
 from consumers.runtime.registry import Instruments
@@ -52,7 +58,7 @@ from schemas.units import MS_PER_SECOND, to_seconds
 # Counts the judge's requests and verdicts.
 
 
-class Tally:
+class JudgeCounts:
     """The judge's counters."""
 
     def __init__(self, instruments: Instruments, model: str) -> None:
@@ -150,7 +156,7 @@ class Means:
     budget: Budget
     rate_limit: RateLimit
     breaker: Breaker
-    tally: Tally
+    tally: JudgeCounts
     slots: asyncio.Semaphore
     now_ms: Callable[[], int]
     redactor: Redactor
@@ -274,7 +280,7 @@ class Poll:
             self._failed() if answers[0] is None or answers[0].rating is None else answers[0].rating
         )
 
-    async def _vote(self, question: Question, voting: Voting) -> VerdictResult:
+    async def _vote(self, question: JudgePrompt, voting: Voting) -> VerdictResult:
         while voting.next_wave:
             grades = [
                 self._recall(self._kept.popleft())
@@ -304,7 +310,7 @@ class Poll:
         )
         return Unjudged(reason=reason)
 
-    async def _wave(self, question: Question, count: int) -> list[Answer | None] | None:
+    async def _wave(self, question: JudgePrompt, count: int) -> list[ParsedAnswer | None] | None:
         """Sends `count` requests at once; None when there is no money for all of them."""
         means, request, now_ms = self.means, self.request, self.means.now_ms()
         most = TokenUse(prompt=question.most_tokens, answer=means.settings.max_answer_tokens)
@@ -335,13 +341,13 @@ class Poll:
         if self._limit is not None and (at := self._limit.when()) is not None:
             self._limit.reschedule(at + to_seconds(wait_ms))
 
-    async def _ask(self, trial: "_Trial", wait_ms: float) -> Answer | None:
+    async def _ask(self, trial: "_Trial", wait_ms: float) -> ParsedAnswer | None:
         """Sends one request in its turn, and returns its answer; None for an invalid one."""
         means = self.means
         self._trials += 1
         number = self._trials
         sent_at: float | None = None
-        delivery = Delivery()
+        delivery = RequestTries()
         reply: Reply | None = None
         try:
             await asyncio.sleep(to_seconds(wait_ms))
@@ -391,7 +397,12 @@ class Poll:
         return self.means.redactor.beginning(reply.text, MAX_RAW_ANSWER_CHARS)
 
     def _learn(
-        self, reply: Reply, delivery: Delivery, answer: Answer | None, number: int, trial: "_Trial"
+        self,
+        reply: Reply,
+        delivery: RequestTries,
+        answer: ParsedAnswer | None,
+        number: int,
+        trial: "_Trial",
     ) -> TrialOutcome:
         """Notes the result of one request, and its cost."""
         means = self.means
@@ -440,7 +451,7 @@ class _Trial:
         promise: The money set aside for all requests.
     """
 
-    question: Question
+    question: JudgePrompt
     most_tokens: int
     most_cost: float
     promise: Promise
@@ -451,7 +462,7 @@ def _all_of(used: TokenUse | None, most_tokens: int) -> int:
     return most_tokens if used is None else used.prompt + used.answer
 
 
-def _outcome(reply: Reply, answer: Answer | None) -> TrialOutcome:
+def _outcome(reply: Reply, answer: ParsedAnswer | None) -> TrialOutcome:
     """Returns the outcome of the request after reading its text."""
     if answer is not None:
         return TrialOutcome.ANSWERED
@@ -552,12 +563,12 @@ def is_sampled(conversation_id: str, ratio: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    waiting: Waiting
+    waiting: WaitingQuestion
     poll: Poll
     task: "asyncio.Task[None]"
 
 
-class Judge:
+class QuestionAnswerer:
     """Answers the questions of one process. It knows nothing of Kafka.
 
     Attributes:
@@ -596,7 +607,7 @@ class Judge:
         self._endpoint = endpoint if endpoint is not None else _endpoint_of(settings)
         self.budget = Budget(settings.allowance)
         self._breaker = Breaker(BREAKER_FAILURES, BREAKER_PAUSE_MS)
-        self._tally = Tally(instruments, settings.model)
+        self._tally = JudgeCounts(instruments, settings.model)
         self._line = WaitingLine(MAX_WAITING_QUESTIONS)
         self._rate_limit = RateLimit(
             settings.max_requests_per_minute, settings.max_tokens_per_minute
@@ -629,7 +640,7 @@ class Judge:
         now_ms = wall_clock_ms()
         self._numbers += 1
         deadline_ms = min(request.deadline_ms, now_ms + LONGEST_VERDICT_MS)
-        waiting = Waiting(request, now_ms, deadline_ms, self._numbers)
+        waiting = WaitingQuestion(request, now_ms, deadline_ms, self._numbers)
         if (reason := self._obstacle(request, now_ms)) is not None:
             self._answer(waiting, Unjudged(reason=reason))
             return promised
@@ -706,7 +717,7 @@ class Judge:
         busy = sum(running.poll.wave for running in self._running.values())
         return self._settings.max_concurrent_requests - busy
 
-    def _start(self, waiting: Waiting) -> None:
+    def _start(self, waiting: WaitingQuestion) -> None:
         if self._endpoint is None:
             raise RuntimeError("a question waits although nobody can be asked")
         means = Means(
@@ -731,7 +742,7 @@ class Judge:
         self._running[waiting.number] = _Running(waiting, poll, task)
         task.add_done_callback(lambda ended: self._ended(waiting, ended))
 
-    async def _decide(self, waiting: Waiting, poll: Poll) -> None:
+    async def _decide(self, waiting: WaitingQuestion, poll: Poll) -> None:
         result: VerdictResult
         try:
             result = await poll.run()
@@ -739,7 +750,7 @@ class Judge:
             result = Unjudged(reason=UnjudgedReason.DEADLINE)
         self._answer(waiting, result, poll)
 
-    def _ended(self, waiting: Waiting, task: "asyncio.Task[None]") -> None:
+    def _ended(self, waiting: WaitingQuestion, task: "asyncio.Task[None]") -> None:
         del self._running[waiting.number]
         self._line.finished(waiting)
         self._changed.set()
@@ -747,7 +758,9 @@ class Judge:
         if error is not None and not self._failure.done():
             self._failure.set_exception(error)
 
-    def _answer(self, waiting: Waiting, result: VerdictResult, poll: Poll | None = None) -> None:
+    def _answer(
+        self, waiting: WaitingQuestion, result: VerdictResult, poll: Poll | None = None
+    ) -> None:
         promised = self._promised.pop(waiting.request_id, None)
         if promised is None:  # withdrawn
             return

@@ -14,8 +14,8 @@ import structlog
 from openai import AsyncOpenAI
 from pydantic import BaseModel, Field, ValidationError
 
-from consumers.judge.prompts import Question
-from consumers.judge.reply import Delivery, Reply, ReplyFault
+from consumers.judge.prompts import JudgePrompt
+from consumers.judge.reply import Reply, ReplyFault, RequestTries
 from consumers.judge.settings import KEY_PLACE, JudgeSettings
 from schemas.closed_sets import TrialOutcome
 from schemas.judging import TokenUse
@@ -36,7 +36,7 @@ _KEPT_HEADERS: Final = ("retry-after", "retry-after-ms", "x-should-retry")
 """Headers that the client needs for its retries."""
 _PLAIN_ENCODINGS: Final = ("", "identity")
 
-CURRENT_DELIVERY: Final[ContextVar[Delivery]] = ContextVar("current_delivery")
+CURRENT_DELIVERY: Final[ContextVar[RequestTries]] = ContextVar("current_delivery")
 """Delivery of the request of the running task. The client has no parameter to pass it through."""
 
 
@@ -111,7 +111,7 @@ def _proxy_for(url: httpx2.URL) -> str | None:
     return proxy if "://" in proxy else f"http://{proxy}"
 
 
-async def _bounded_body(response: httpx2.Response, delivery: Delivery) -> bytes:
+async def _bounded_body(response: httpx2.Response, delivery: RequestTries) -> bytes:
     """Reads the body as it was sent. If it is compressed or too large, notes that and returns
     nothing.
     """
@@ -219,7 +219,9 @@ class Endpoint:
             self._client.chat.completions.with_raw_response.create
         )  # loads a good part of the library
 
-    async def ask(self, question: Question, timeout_seconds: float, delivery: Delivery) -> Reply:
+    async def ask(
+        self, question: JudgePrompt, timeout_seconds: float, delivery: RequestTries
+    ) -> Reply:
         """See `Asks.ask`. Retries failures, so only the caller's deadline bounds its duration."""
         began = time.monotonic()
         CURRENT_DELIVERY.set(delivery)
@@ -251,7 +253,7 @@ class Endpoint:
         """Closes the client, as `Asks.close` says."""
         await self._client.close()
 
-    def _of_status(self, error: openai.APIStatusError, delivery: Delivery) -> TrialOutcome:
+    def _of_status(self, error: openai.APIStatusError, delivery: RequestTries) -> TrialOutcome:
         status = error.status_code
         if status == openai.RateLimitError.status_code:
             return TrialOutcome.RATE_LIMITED
@@ -293,7 +295,7 @@ class Endpoint:
                 ),
             )
 
-    def _log_not_read(self, delivery: Delivery) -> None:
+    def _log_not_read(self, delivery: RequestTries) -> None:
         for fault in sorted(delivery.faults & _NOT_READ.keys()):
             if self._is_first(fault):
                 what_happened, what_to_do = _NOT_READ[fault]
@@ -312,7 +314,7 @@ class Endpoint:
         self._logged.add(trouble)
         return True
 
-    def _parameters(self, question: Question) -> dict[str, Any]:
+    def _parameters(self, question: JudgePrompt) -> dict[str, Any]:
         settings = self._settings
         parameters: dict[str, Any] = {
             "model": settings.model,
@@ -330,7 +332,7 @@ class Endpoint:
         return parameters
 
 
-def _read(body: bytes, delivery: Delivery) -> tuple[TrialOutcome, str | None, TokenUse | None]:
+def _read(body: bytes, delivery: RequestTries) -> tuple[TrialOutcome, str | None, TokenUse | None]:
     try:
         completion = _Completion.model_validate_json(body)
     except ValidationError:
@@ -343,7 +345,7 @@ def _read(body: bytes, delivery: Delivery) -> tuple[TrialOutcome, str | None, To
     return outcome, choice.message.content, tokens
 
 
-def _tokens_in(usage: Any, delivery: Delivery) -> TokenUse | None:
+def _tokens_in(usage: Any, delivery: RequestTries) -> TokenUse | None:
     """Returns the endpoint's token count; None when there is none or it is not a count."""
     if usage is None:
         return None

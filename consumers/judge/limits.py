@@ -335,7 +335,7 @@ _Rank = tuple[int, int, int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingQuestion:
     """One question in the line.
 
     Attributes:
@@ -372,10 +372,10 @@ class WaitingLine:
     def __init__(self, max_waiting: int) -> None:
         """Starts empty, with room for so many questions."""
         self._max_waiting = max_waiting
-        self._by_id: dict[str, Waiting] = {}
+        self._by_id: dict[str, WaitingQuestion] = {}
         self._ranks: list[_Rank] = []
         self._deadlines: list[tuple[int, str]] = []
-        self._newest: dict[Subject, Waiting] = {}
+        self._newest: dict[Subject, WaitingQuestion] = {}
         self._running: set[Subject] = set()
 
     def __len__(self) -> int:
@@ -391,7 +391,7 @@ class WaitingLine:
         """Arrival of the question that has waited longest; None if the line is empty."""
         return min((waiting.arrived_ms for waiting in self._by_id.values()), default=None)
 
-    def put(self, waiting: Waiting) -> Iterator[tuple[Waiting, UnjudgedReason]]:
+    def put(self, waiting: WaitingQuestion) -> Iterator[tuple[WaitingQuestion, UnjudgedReason]]:
         """Adds a question.
 
         Yields:
@@ -414,7 +414,7 @@ class WaitingLine:
             self._remove(last)
             yield last, UnjudgedReason.QUEUE_FULL
 
-    def take(self) -> Waiting | None:
+    def take(self) -> WaitingQuestion | None:
         """Removes and returns the next question; None when none may be asked now."""
         for rank in self._ranks:
             waiting = self._by_id[rank[-1]]
@@ -426,11 +426,11 @@ class WaitingLine:
             return waiting
         return None
 
-    def finished(self, waiting: Waiting) -> None:
+    def finished(self, waiting: WaitingQuestion) -> None:
         """Notes that a taken question is finished, with or without a verdict."""
         self._running.discard(waiting.subject)
 
-    def expired(self, now_ms: int) -> list[Waiting]:
+    def expired(self, now_ms: int) -> list[WaitingQuestion]:
         """Removes and returns the questions past their deadline."""
         gone = []
         while self._deadlines and self._deadlines[0][0] <= now_ms:
@@ -438,14 +438,14 @@ class WaitingLine:
             self._remove(gone[-1])
         return gone
 
-    def withdraw(self, request_ids: Collection[str]) -> list[Waiting]:
+    def withdraw(self, request_ids: Collection[str]) -> list[WaitingQuestion]:
         """Removes questions by id, if they are in the line."""
         gone = [self._by_id[request_id] for request_id in request_ids if request_id in self._by_id]
         for waiting in gone:
             self._remove(waiting)
         return gone
 
-    def _remove(self, waiting: Waiting) -> None:
+    def _remove(self, waiting: WaitingQuestion) -> None:
         del self._by_id[waiting.request_id]
         del self._ranks[bisect_left(self._ranks, waiting.rank)]
         del self._deadlines[bisect_left(self._deadlines, (waiting.deadline_ms, waiting.request_id))]

@@ -14,12 +14,12 @@ import structlog
 from pydantic import ValidationError
 
 from consumers.engine.redaction.redactor import Redactor
-from consumers.judge.ask import Judge
+from consumers.judge.ask import QuestionAnswerer
 from consumers.judge.settings import JudgeSettings
 from consumers.log.commits import NotWrittenError
 from consumers.log.file import DecidedRecord, FileLog
 from consumers.runtime.process import end_tasks, first_of
-from consumers.runtime.received import Place, Refusals
+from consumers.runtime.received import RecordPlace, UnreadableRecords
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
 from schemas.events.envelope import envelope_headers
@@ -58,8 +58,10 @@ class FileJudge:
         """Nothing is asked before `run`. The log is open by then."""
         self.ready = asyncio.Event()
         self._log = log_file
-        self._judge = Judge(settings, instruments, redactor=redactor)
-        self._refusals = Refusals("judge", "callgauge_judge_questions_refused_total", instruments)
+        self._judge = QuestionAnswerer(settings, instruments, redactor=redactor)
+        self._refusals = UnreadableRecords(
+            "judge", "callgauge_judge_questions_refused_total", instruments
+        )
         self._writing: set[asyncio.Task[None]] = set()
         self._open = 0
 
@@ -100,7 +102,7 @@ class FileJudge:
         try:
             request = JudgeRequest.model_validate_json(record.value)
         except ValidationError as error:  # of another version
-            place = Place(record.topic, 0, record.offset, record.timestamp, record.key)
+            place = RecordPlace(record.topic, 0, record.offset, record.timestamp, record.key)
             self._refusals.refuse(place, str(error).partition("\n")[0])
             with contextlib.suppress(NotWrittenError):  # it is refused again after a start
                 await self._log.append([], answers=record.offset)

@@ -42,7 +42,7 @@ _Money = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _NOTE: Final = TypeAdapter(tuple[_Answered, int, dict[str, _Money]])
 
 
-class Progress:
+class AnsweredQuestions:
     """The answered questions of one partition.
 
     Attributes:
@@ -156,7 +156,7 @@ class PartitionWriter:
         outgoing: Verdicts that wait to be written.
     """
 
-    progress: Progress
+    progress: AnsweredQuestions
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class PartitionWriter:
         found = await consumer._coordinator.fetch_committed_offsets(ours)  # noqa: SLF001
         begins, ends = await consumer.beginning_offsets(ours), await consumer.end_offsets(ours)
         committed = found.get(self._partition, OffsetAndMetadata(-1, ""))
-        self.progress = Progress(committed, begins[self._partition], ends[self._partition])
+        self.progress = AnsweredQuestions(committed, begins[self._partition], ends[self._partition])
         self._budget.recall(self.progress.hour, self.progress.spent, wall_clock_ms())
         consumer.seek(self._partition, self.progress.first)
 

@@ -116,7 +116,7 @@ is slight.
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ParsedAnswer:
     """One answer in the right form.
 
     Attributes:
@@ -192,7 +192,7 @@ def read_answer(
     text: str | None,
     redactor: Redactor | None = None,
     not_applicable: Mapping[str, str] = NOTHING,
-) -> Answer | None:
+) -> ParsedAnswer | None:
     """Reads the answer in a model's text; None when there is none.
 
     Args:
@@ -208,7 +208,7 @@ def read_answer(
     redactor = redactor or Redactor()
     if kind is JudgeKind.SUBGOAL and form == "grade":
         grade = grade_of(text)
-        return None if grade is None else Answer(_shortened(text, redactor), grade)
+        return None if grade is None else ParsedAnswer(_shortened(text, redactor), grade)
     found = _object_in(text)
     explanation = found.get("explanation")
     if not isinstance(explanation, str):
@@ -216,9 +216,9 @@ def read_answer(
     redacted = _shortened(explanation, redactor)
     if kind is JudgeKind.SUBGOAL:
         letter = found.get("grade")
-        return Answer(redacted, letter == "C") if letter in ("C", "I") else None
+        return ParsedAnswer(redacted, letter == "C") if letter in ("C", "I") else None
     rating = _rating_in(kind, found, not_applicable)
-    return None if rating is None else Answer(redacted, rating=rating)
+    return None if rating is None else ParsedAnswer(redacted, rating=rating)
 
 
 def _shortened(text: str, redactor: Redactor) -> str:
@@ -346,7 +346,7 @@ class UnknownPromptError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class JudgePrompt:
     """The prompt for the model.
 
     Attributes:
@@ -370,7 +370,7 @@ class Question:
         return self.chars // CHARS_PER_TOKEN + 1
 
 
-def question_of(request: JudgeRequest, form: AnswerForm) -> Question:
+def question_of(request: JudgeRequest, form: AnswerForm) -> JudgePrompt:
     """Builds the prompt.
 
     Args:
@@ -390,7 +390,7 @@ def question_of(request: JudgeRequest, form: AnswerForm) -> Question:
         for line in sections["system"].splitlines()
         if line.partition(":")[0] not in not_applicable
     ]
-    return Question(
+    return JudgePrompt(
         system="\n".join([*rules, "", sections["grade" if has_grade else "structured"]]),
         user=_asked(request, sections["question"]),
         schema=schema_of(request.kind, not_applicable) if form == "structured" else None,
@@ -513,7 +513,7 @@ class Case(NamedTuple):
 
 def causes_question(
     cases: Iterable[tuple[Case, int]], known: Iterable[str], form: AnswerForm
-) -> Question:
+) -> JudgePrompt:
     """Builds the prompt.
 
     Args:
@@ -535,7 +535,7 @@ def causes_question(
     group = _closed(
         {"cause": {"type": "string"}, "faults": {"type": "array", "items": {"type": "integer"}}}
     )
-    return Question(
+    return JudgePrompt(
         system=f"{sections['system']}\n\n{sections['structured']}",
         user=evidence
         + filled(sections["question"], {"mark": _mark(evidence, evidence), "count": str(count)}),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
-from consumers.judge.prompts import Question
+from consumers.judge.prompts import JudgePrompt
 from schemas.closed_sets import TrialOutcome
 from schemas.judging import TokenUse
 
@@ -57,7 +57,7 @@ class Reply:
 
 
 @dataclass(slots=True)
-class Delivery:
+class RequestTries:
     """How far the tries of a request got. The caller keeps it, so it is known even if the request
     is cut off.
 
@@ -81,7 +81,9 @@ class Delivery:
 class Asks(Protocol):
     """An endpoint that answers questions."""
 
-    async def ask(self, question: Question, timeout_seconds: float, delivery: Delivery) -> Reply:
+    async def ask(
+        self, question: JudgePrompt, timeout_seconds: float, delivery: RequestTries
+    ) -> Reply:
         """Returns the reply to a question. Faults of the endpoint or the network do not raise.
 
         Args:

@@ -23,13 +23,13 @@ from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import KafkaError
 
 from consumers.engine.redaction.redactor import Redactor
-from consumers.judge.ask import Judge
+from consumers.judge.ask import QuestionAnswerer
 from consumers.judge.progress import PartitionWriter
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.kafka.polling import GroupReader
 from consumers.runtime.process import end_tasks, first_of
-from consumers.runtime.received import Batch, Place, Refusals, Unreadable
+from consumers.runtime.received import Batch, RecordPlace, Unreadable, UnreadableRecords
 from consumers.runtime.registry import Instruments
 from schemas.judging import JudgeRequest, JudgeVerdict
 from schemas.topics import JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC
@@ -77,7 +77,7 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         self._settings = settings
         self._instruments = instruments
         self._group_id = group_id
-        self._judge = Judge(settings, instruments, redactor=redactor)
+        self._judge = QuestionAnswerer(settings, instruments, redactor=redactor)
         self._places: dict[str, set[_Question]] = {}  # of questions without a verdict
         self._verdicts: list[JudgeVerdict] = []  # for no writer yet
         self._answered: OrderedDict[str, None] = OrderedDict()
@@ -87,7 +87,9 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
             False  # not while the group shares out partitions: ours may be another judge's by now
         )
         self._is_leaving = False
-        self._refusals = Refusals("judge", "callgauge_judge_questions_refused_total", instruments)
+        self._refusals = UnreadableRecords(
+            "judge", "callgauge_judge_questions_refused_total", instruments
+        )
         self.reader = GroupReader(
             kafka,
             "judge",
@@ -226,7 +228,7 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         self,
         partition: TopicPartition,
         writer: PartitionWriter,
-        place: Place,
+        place: RecordPlace,
         request: JudgeRequest | Unreadable | None,
     ) -> None:
         if not isinstance(request, JudgeRequest):

@@ -32,7 +32,7 @@ class NotWrittenError(Exception):
     """The disk did not take a request, and nothing of it is written. It can be made again."""
 
 
-class Commits:
+class StepCommits:
     """Takes steps from the event loop and commits them, in order.
 
     Attributes:

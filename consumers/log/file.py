@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from consumers.log.commits import Commits, NotWrittenError, transaction
+from consumers.log.commits import NotWrittenError, StepCommits, transaction
 from consumers.log.retention import MAX_BYTES, Retention, free_some, size_of
 from consumers.runtime.private_files import FolderLockedError, ensure_file, lock_folder, make_folder
 from consumers.runtime.process import OperatorError, wall_clock_ms
@@ -153,7 +153,7 @@ class Decided(NamedTuple):
     reached: Mapping[str, int] = {}
 
 
-class FileState(NamedTuple):
+class LogFileState(NamedTuple):
     """What a look at the file tells.
 
     Attributes:
@@ -167,7 +167,7 @@ class FileState(NamedTuple):
     newest_ms: int | None
 
 
-class LogBounds(NamedTuple):
+class ReadStart(NamedTuple):
     """Where a log begins that is read from a time on.
 
     Attributes:
@@ -246,7 +246,7 @@ class FileReader:
         read = found[0].read if found and found[0].offset == place else None
         return read if isinstance(read, Event) else None
 
-    def since(self, since_ms: int) -> LogBounds:
+    def since(self, since_ms: int) -> ReadStart:
         """Where to begin to read from a time on."""
 
         def at(place: int) -> tuple[int, int]:
@@ -264,7 +264,7 @@ class FileReader:
             middle = (low + high) // 2
             low, high = (low, middle) if at(middle)[1] >= since_ms else (middle + 1, high)
         start, start_ms = at(low)
-        return LogBounds(start, start_ms, end, start == first > FIRST_PLACE and first_ms > since_ms)
+        return ReadStart(start, start_ms, end, start == first > FIRST_PLACE and first_ms > since_ms)
 
     def between(self, start: int, end: int) -> Iterator[FileRecord]:
         """The records from a place to before another, read in short questions."""
@@ -281,7 +281,7 @@ class FileReader:
         found = self._reader.execute(asked, [conversation_id.encode()]).fetchone()
         return None if found is None else found[0] is not None
 
-    def state(self) -> FileState:
+    def state(self) -> LogFileState:
         """A look at the whole file."""
         (open_calls,) = self._reader.execute(
             "SELECT count(*) FROM call WHERE closed IS NULL"
@@ -289,7 +289,7 @@ class FileReader:
         newest = self._reader.execute(
             "SELECT at_ms FROM log WHERE call IS NOT NULL ORDER BY place DESC LIMIT 1"
         ).fetchone()
-        return FileState(size_of(self._reader), open_calls, newest and newest[0])
+        return LogFileState(size_of(self._reader), open_calls, newest and newest[0])
 
     def closed_calls(self, most: int) -> dict[str, int]:
         """The calls that closed last, in order, each with a place behind its end."""
@@ -382,7 +382,7 @@ class FileLog(FileReader):
         self._folder = folder
         self._path = folder / FILE_NAME
         self._clock_ms = clock_ms
-        self.commits = Commits(self._path)
+        self.commits = StepCommits(self._path)
         self.retention = Retention(self._path, retention_ms, max_bytes)
         self._has_deleted = False
         self._lock: sqlite3.Connection

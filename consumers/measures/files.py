@@ -43,7 +43,7 @@ class MeasureSettings(BaseModel):
         return self.folder is not None or bool(_installed())
 
 
-class Found:
+class FoundMeasures:
     """The measures that were found.
 
     Attributes:

@@ -20,8 +20,15 @@ from typing import Final, NamedTuple, Never
 import structlog
 
 from consumers.engine.redaction.redactor import Redactor
-from consumers.measures.files import Found, MeasureSettings, stamp_of
-from consumers.measures.own import MAX_REASON_CHARS, Calls, Measure, Outcome, begun_beside, own_row
+from consumers.measures.files import FoundMeasures, MeasureSettings, stamp_of
+from consumers.measures.own import (
+    MAX_REASON_CHARS,
+    Calls,
+    Measure,
+    MeasureOutcome,
+    begun_beside,
+    own_row,
+)
 from consumers.runtime.process import OperatorError, end_tasks
 from consumers.runtime.registry import Instruments
 from schemas.metric_context import MetricContext
@@ -37,7 +44,7 @@ MAX_WAIT_SECONDS: Final = 30.0
 """How long a value may wait for its function to be free. Then it is given up, so that calls are
 counted and queues are bounded.
 """
-_GIVEN_UP: Final = Outcome(
+_GIVEN_UP: Final = MeasureOutcome(
     reason=(
         f"not called within {MAX_WAIT_SECONDS:.0f} s: the function is too slow for so many calls"
     ),
@@ -175,16 +182,16 @@ class LiveMeasures:
         finally:
             await end_tasks(workers)
 
-    async def _found(self) -> Found | None:
+    async def _found(self) -> FoundMeasures | None:
         # Code of others is run by that: in a thread that keeps neither the loop nor the end of the
         # process waiting.
         reading = asyncio.wrap_future(
-            begun_beside("measures", Found, {"folder": self._settings.folder})
+            begun_beside("measures", FoundMeasures, {"folder": self._settings.folder})
         )
         reading.add_done_callback(lambda each: each.cancelled() or each.exception())
         await asyncio.wait([reading], timeout=LOAD_SECONDS)
         if reading.done() and (error := reading.exception()) is None:
-            found: Found = reading.result()
+            found: FoundMeasures = reading.result()
             return found
         problem = (
             f"it raised {error!r}" if reading.done() else f"it takes more than {LOAD_SECONDS:.0f} s"
@@ -198,7 +205,7 @@ class LiveMeasures:
         )
         return None
 
-    def _use(self, found: Found) -> None:
+    def _use(self, found: FoundMeasures) -> None:
         for sentence in found.mistakes:
             log.warning("measures_left_out", role="measures", problem=sentence)
         self._functions = {
@@ -340,13 +347,15 @@ class LiveMeasures:
                     outcome = await self._outcome(function, call, row)
                 # whatever it is, as that no thread can begin: it costs this value only
                 except Exception as error:  # noqa: BLE001
-                    outcome = Outcome(
+                    outcome = MeasureOutcome(
                         reason=f"it could not be called: {error!r}"[:MAX_REASON_CHARS], mistake=True
                     )
             self._valued(function, call, row, outcome)
             await asyncio.sleep(0)
 
-    async def _outcome(self, function: _Function, call: _Call, row: TurnRow | CallRow) -> Outcome:
+    async def _outcome(
+        self, function: _Function, call: _Call, row: TurnRow | CallRow
+    ) -> MeasureOutcome:
         words = self._words.get(row.conversation_id, {})
         if isinstance(row, TurnRow):
             return await function.calls.call_beside({"turn": row, "words": words.get(row.turn)})
@@ -357,15 +366,15 @@ class LiveMeasures:
                 async with asyncio.timeout(CONTEXT_SECONDS):
                     given["context"] = await self._context_of(row)
             except OperatorError as error:
-                return Outcome(reason=str(error)[:MAX_REASON_CHARS])
+                return MeasureOutcome(reason=str(error)[:MAX_REASON_CHARS])
             except TimeoutError:
-                return Outcome(
+                return MeasureOutcome(
                     reason=f"the events of the call were not read within {CONTEXT_SECONDS:.0f} s"
                 )
         return await function.calls.call_beside(given)
 
     def _valued(
-        self, function: _Function, call: _Call, row: TurnRow | CallRow, outcome: Outcome
+        self, function: _Function, call: _Call, row: TurnRow | CallRow, outcome: MeasureOutcome
     ) -> None:
         own = own_row(function.measure, row, self._redacted(outcome))
         if own.turn is None or call.turns[own.turn].status != "withdrawn":
@@ -380,7 +389,7 @@ class LiveMeasures:
             if partition.closed and partition.closed[0][1] is call:
                 self._count_closed(partition)
 
-    def _redacted(self, outcome: Outcome) -> Outcome:
+    def _redacted(self, outcome: MeasureOutcome) -> MeasureOutcome:
         label, reason = (
             text and self._redactor.redact(text) for text in (outcome.label, outcome.reason)
         )

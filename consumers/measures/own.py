@@ -113,7 +113,7 @@ def measure(function: Callable[..., Any]) -> Measure:
     )
 
 
-class Outcome(NamedTuple):
+class MeasureOutcome(NamedTuple):
     """What one call of a function gave: exactly one of these.
 
     Attributes:
@@ -130,8 +130,8 @@ class Outcome(NamedTuple):
     mistake: bool = False
 
 
-def _mistake(reason: str) -> Outcome:
-    return Outcome(reason=reason[:MAX_REASON_CHARS], mistake=True)
+def _mistake(reason: str) -> MeasureOutcome:
+    return MeasureOutcome(reason=reason[:MAX_REASON_CHARS], mistake=True)
 
 
 def _called(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
@@ -189,7 +189,7 @@ class Calls:
         wanted = {name: given[name] for name in self.measure.wants}
         return begun_beside(f"measure {self.measure.name}", self.measure.function, wanted)
 
-    def call(self, given: Mapping[str, Any]) -> Outcome:
+    def call(self, given: Mapping[str, Any]) -> MeasureOutcome:
         """Calls it, and waits for its value as long as it may take."""
         if self.hangs:
             return self.hanging()
@@ -197,7 +197,7 @@ class Calls:
         wait([promise], self.seconds)
         return self.outcome(promise)
 
-    async def call_beside(self, given: Mapping[str, Any]) -> Outcome:
+    async def call_beside(self, given: Mapping[str, Any]) -> MeasureOutcome:
         """The same in a loop, which goes on meanwhile."""
         if self.hangs:
             return self.hanging()
@@ -209,14 +209,14 @@ class Calls:
         await asyncio.wait([waiting], timeout=self.seconds)
         return self.outcome(promise)
 
-    def hanging(self) -> Outcome:
+    def hanging(self) -> MeasureOutcome:
         """Stands for a call that is not made."""
         return _mistake(
             f"not called: {MAX_HANGING} calls of it have not come back after {self.seconds:g} s "
             "each"
         )
 
-    def outcome(self, promise: "Future[Any]") -> Outcome:
+    def outcome(self, promise: "Future[Any]") -> MeasureOutcome:
         """What came of a call that has had its time."""
         if not promise.done():
             self._hanging.append(promise)
@@ -225,19 +225,19 @@ class Calls:
             return _mistake(f"it raised {type(error).__name__}: {error}")
         return self._checked(promise.result())
 
-    def _checked(self, result: Any) -> Outcome:
+    def _checked(self, result: Any) -> MeasureOutcome:
         match result:
             case Unscored(reason=unknown):
-                return Outcome(reason=unknown.value)
+                return MeasureOutcome(reason=unknown.value)
             case NotMeasured(reason=reason) | NotApplicable(reason=reason):
-                return Outcome(reason=(str(reason) or "not measured")[:MAX_REASON_CHARS])
+                return MeasureOutcome(reason=(str(reason) or "not measured")[:MAX_REASON_CHARS])
             case bool() | int() | float():
                 try:
                     value = float(result)
                 except OverflowError:
                     value = math.inf
                 return (
-                    Outcome(value)
+                    MeasureOutcome(value)
                     if math.isfinite(value)
                     else _mistake(f"it gave {value}, which is no number")
                 )
@@ -247,7 +247,7 @@ class Calls:
             f"it gave {type(result).__name__}: expected a number, a text as a label, or NotMeasured"
         )
 
-    def _label(self, label: str) -> Outcome:
+    def _label(self, label: str) -> MeasureOutcome:
         if not 0 < len(label) <= MAX_LABEL_CHARS or not label.isprintable():
             return _mistake(
                 f"it gave a label of {len(label)} characters: expected 1 to {MAX_LABEL_CHARS} in "
@@ -256,10 +256,10 @@ class Calls:
         if label not in self._labels and len(self._labels) >= MAX_LABELS:
             return _mistake(f"it gave more than {MAX_LABELS} different labels")
         self._labels.add(label)
-        return Outcome(label=label)
+        return MeasureOutcome(label=label)
 
 
-def own_row(measured: Measure, row: TurnRow | CallRow, outcome: Outcome) -> OwnRow:
+def own_row(measured: Measure, row: TurnRow | CallRow, outcome: MeasureOutcome) -> OwnRow:
     """The row of a value. It has the revision of the row that it was computed from."""
     return OwnRow(
         conversation_id=row.conversation_id,

@@ -15,7 +15,7 @@ Message = TypeVar("Message")
 log = structlog.get_logger()
 
 
-class Place(NamedTuple):
+class RecordPlace(NamedTuple):
     """A record without its value.
 
     Attributes:
@@ -48,7 +48,7 @@ class Unreadable(NamedTuple):
 class Received(NamedTuple, Generic[Message]):
     """A record's place and its message, which is None if the record has no value."""
 
-    place: Place
+    place: RecordPlace
     message: Message | Unreadable | None
 
 
@@ -60,7 +60,7 @@ MAX_REFUSED_LINES: Final = 10
 """Most log lines about refused records of one batch. One more line has the number of the others."""
 
 
-class Refusals:
+class UnreadableRecords:
     """Counts the records that a role cannot use, and logs those of a batch with their places."""
 
     def __init__(self, role: str, metric: str, instruments: Instruments) -> None:

@@ -249,7 +249,7 @@ class LogWriter:
 # What the log says about where its sequencer stood.
 
 
-class Found:
+class LogEndFacts:
     """Collects what the end of the log says about its sequencers and their inputs.
 
     Attributes:
@@ -318,7 +318,7 @@ class Found:
 
 async def read_back(
     kafka: KafkaSettings, share: Share, least_records: int, least_term: int
-) -> Found:
+) -> LogEndFacts:
     """Reads the end of each partition of a share, at least so many records and back to a tick that
     says where the inputs stand.
 
@@ -330,7 +330,7 @@ async def read_back(
         KafkaUnreachableError: No broker answers.
         TopicsUnfitError: Somebody else writes to the log.
     """
-    found, topic, most = Found(), kafka.topic(EVENTS_TOPIC), least_records
+    found, topic, most = LogEndFacts(), kafka.topic(EVENTS_TOPIC), least_records
     async with onlooker(kafka, "sequencer-end", max_partition_fetch_bytes=FETCH_BYTES) as consumer:
         looking = [TopicPartition(topic, number) for number in share.numbers]
         begins, ends = (

@@ -188,7 +188,7 @@ worse` where its bad end is, `unclear` where more calls are needed, `unknown` wi
 """
 
 
-class Measure(NamedTuple):
+class ComparedMeasure(NamedTuple):
     """A measure by which people compare two lots of calls.
 
     Attributes:
@@ -206,25 +206,25 @@ class Measure(NamedTuple):
     matters: float | None = None
 
 
-SUCCESS: Final = Measure("success", "Goals reached", "share", 1, 0.05)
-PROGRESS: Final = Measure("goals.progress.result", "Progress", "share", 1, 0.05)
-BAD_ENDS: Final = Measure("ended_badly", "Ended badly", "share", -1, 0.05)
-WAIT: Final = Measure("p50_ms", "Typical wait", "ms", -1, 100)
+SUCCESS: Final = ComparedMeasure("success", "Goals reached", "share", 1, 0.05)
+PROGRESS: Final = ComparedMeasure("goals.progress.result", "Progress", "share", 1, 0.05)
+BAD_ENDS: Final = ComparedMeasure("ended_badly", "Ended badly", "share", -1, 0.05)
+WAIT: Final = ComparedMeasure("p50_ms", "Typical wait", "ms", -1, 100)
 COMPARED: Final = (
     *(SUCCESS, PROGRESS, BAD_ENDS, WAIT),
-    Measure("p95_ms", "Slow wait, p95", "ms", -1, 200),
-    Measure("speech.first_word_ms", "First word after", "ms", -1, 100),
-    Measure("unanswered", "Unanswered turns"),
-    Measure("dead_airs", "Dead air"),
-    Measure("assistant_interruptions", "Agent cut in"),
-    Measure("user_interruptions", "Caller cut in"),
-    Measure("failed_tool_calls", "Failed tools"),
-    Measure("stt_wer.result", "Word errors", "share", -1, 0.02),
-    Measure("faithfulness.result", "Faithfulness", "", 1),
-    Measure("conversation_progression.result", "Progression", "", 1),
-    Measure("turns", "Turns", "", 0),
-    Measure("length_ms", "Length", "ms", 0),
-    Measure("cost_dollars", "Cost", "dollars"),
+    ComparedMeasure("p95_ms", "Slow wait, p95", "ms", -1, 200),
+    ComparedMeasure("speech.first_word_ms", "First word after", "ms", -1, 100),
+    ComparedMeasure("unanswered", "Unanswered turns"),
+    ComparedMeasure("dead_airs", "Dead air"),
+    ComparedMeasure("assistant_interruptions", "Agent cut in"),
+    ComparedMeasure("user_interruptions", "Caller cut in"),
+    ComparedMeasure("failed_tool_calls", "Failed tools"),
+    ComparedMeasure("stt_wer.result", "Word errors", "share", -1, 0.02),
+    ComparedMeasure("faithfulness.result", "Faithfulness", "", 1),
+    ComparedMeasure("conversation_progression.result", "Progression", "", 1),
+    ComparedMeasure("turns", "Turns", "", 0),
+    ComparedMeasure("length_ms", "Length", "ms", 0),
+    ComparedMeasure("cost_dollars", "Cost", "dollars"),
 )
 """The measures of a page and of a table of two versions, in their order."""
 
@@ -303,7 +303,7 @@ class Comparison(NamedTuple):
 
     lots: tuple[Lot, Lot]
     calls: tuple[int, int]
-    changes: Sequence[tuple[Measure, Change]]
+    changes: Sequence[tuple[ComparedMeasure, Change]]
     subgoals: Sequence[SubgoalChange]
 
     @property
@@ -347,7 +347,7 @@ class Comparison(NamedTuple):
         )
 
 
-def _clause(measure: Measure, change: Change, words: tuple[str, str, str, str]) -> str:
+def _clause(measure: ComparedMeasure, change: Change, words: tuple[str, str, str, str]) -> str:
     better, worse, no_worse, what = words
     match judgement(measure, change):
         case "better" | "worse" as judged:
@@ -362,7 +362,7 @@ def _clause(measure: Measure, change: Change, words: tuple[str, str, str, str]) 
             return f"{what}: not enough calls to say"
 
 
-def judgement(measure: Measure, change: Change) -> Judgement:
+def judgement(measure: ComparedMeasure, change: Change) -> Judgement:
     """What can be said of a change."""
     if change.low is None or change.high is None:
         return "unknown"
@@ -378,7 +378,7 @@ def judgement(measure: Measure, change: Change) -> Judgement:
     return "no worse" if measure.better and limit and -worst <= limit else "unclear"
 
 
-def more_calls(measure: Measure, change: Change) -> int:
+def more_calls(measure: ComparedMeasure, change: Change) -> int:
     """About how many more calls of each lot are needed until a difference that matters is told from
     chance; 0 if there are enough.
     """
@@ -394,12 +394,12 @@ def more_calls(measure: Measure, change: Change) -> int:
     return max(1, math.ceil(least * ((change.high - change.low) / 2 / limit) ** 2) - least)
 
 
-def _matters(measure: Measure, change: Change) -> float:
+def _matters(measure: ComparedMeasure, change: Change) -> float:
     return abs(change.before or 0) / 10 if measure.matters is None else measure.matters
 
 
 def shown(
-    measure: Measure, value: float | None, *, is_apart: bool = False, has_sign: bool = False
+    measure: ComparedMeasure, value: float | None, *, is_apart: bool = False, has_sign: bool = False
 ) -> str:
     """A value of a measure with its unit; unknown is a dash. How far two shares are apart is told
     in points.
@@ -417,7 +417,7 @@ _UNKNOWN: Final = "\u2013"
 _ENDS: Final = {"ms": " s", "share": " %", "dollars": " $", "": ""}
 
 
-def _digits(measure: Measure, value: float) -> str:
+def _digits(measure: ComparedMeasure, value: float) -> str:
     size = (
         abs(value) / 1_000
         if measure.unit == "ms"
@@ -431,7 +431,7 @@ def _digits(measure: Measure, value: float) -> str:
     return f"{size:,.{max(digits, 4 if measure.unit == 'dollars' else 0)}f}"
 
 
-def ends(measure: Measure, change: Change, *, is_size: bool = False) -> str:
+def ends(measure: ComparedMeasure, change: Change, *, is_size: bool = False) -> str:
     """The interval of a change in its unit, or of its size; a dash without one.
 
     >>> ends(WAIT, Change("p50_ms", 900, 1310, 40, 40, 360.0, 470.0))

@@ -38,7 +38,7 @@ class AudioEvent(SimulatorEvent):
     audio_timestamp: WireTimeSeconds
 
 
-class Speech(WireModel):
+class UtteranceData(WireModel):
     """The words of an utterance."""
 
     text: Text
@@ -49,14 +49,14 @@ class UserSpeech(SimulatorEvent):
     """Words that the simulated caller meant to say."""
 
     type: Literal["user_speech"]
-    data: Speech
+    data: UtteranceData
 
 
 class AssistantSpeech(SimulatorEvent):
     """The assistant's words as the simulated caller's own recogniser heard them."""
 
     type: Literal["assistant_speech"]
-    data: Speech
+    data: UtteranceData
 
 
 class Connection(WireModel):

@@ -13,14 +13,14 @@ from pydantic import ValidationError
 
 from consumers.engine import agent_inspect as observed
 from consumers.engine.agent_inspect import (
+    AgentTurn,
     Asking,
     Ballot,
     EvaluationError,
     InvalidInputValueError,
     NumericalScore,
-    Subgoal,
+    PlainSubgoal,
     SubGoalValidationResult,
-    Turn,
     Validation,
     Vote,
     area_of,
@@ -177,7 +177,7 @@ def _id_of(ballot: Ballot) -> str:
     return f"{'tool' if isinstance(ballot.about, ToolQuestion) else 'subgoal'}-{ballot.place + 1}"
 
 
-def _facts(turn: Turn) -> TurnFacts:
+def _facts(turn: AgentTurn) -> TurnFacts:
     calls = tuple(step.call for step in turn.steps or () if step.tool)
     return TurnFacts(str(turn.user_text), str(turn.assistant_text), calls)
 
@@ -399,7 +399,7 @@ def _or_error(compute: Callable[[], Json]) -> Json:
 
 def _encoded(value: object) -> Json:
     """A dataclass as JSON; any other value that JSON does not have as its text."""
-    if isinstance(value, NumericalScore | SubGoalValidationResult | Subgoal):
+    if isinstance(value, NumericalScore | SubGoalValidationResult | PlainSubgoal):
         return {each.name: getattr(value, each.name) for each in fields(value)}
     return str(value)
 

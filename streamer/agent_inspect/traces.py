@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from consumers.engine.agent_inspect import ExpectedCall, Options, Subgoal, Turn
+from consumers.engine.agent_inspect import AgentTurn, ExpectedCall, Options, PlainSubgoal
 from schemas.goals.goal_set import TOOL_KEYS, ToolStringError, tool_calls_of
 from schemas.judging import TemplateError, check_template
 from schemas.wire import MAX_NAME_CHARS
@@ -123,8 +123,8 @@ class TraceDocument:
     """
 
     trace_id: str
-    turns: tuple[Turn, ...] | None = None
-    subgoals: tuple[Subgoal, ...] = ()
+    turns: tuple[AgentTurn, ...] | None = None
+    subgoals: tuple[PlainSubgoal, ...] = ()
     expected_calls: tuple[ExpectedCall, ...] | None = None
     user_instruction: str | None = None
     options: Options = Options()  # noqa: RUF009  # it never changes
@@ -209,7 +209,7 @@ def document_in(
     instruction, subgoals, calls = _parts_of(sample, where_sample)
     return TraceDocument(
         own_id or _id(sample.get("id"), where_sample) or fallback_id,
-        _read(tuple[Turn, ...] | None, trace["turns"], f"{where}: turns"),
+        _read(tuple[AgentTurn, ...] | None, trace["turns"], f"{where}: turns"),
         subgoals,
         _expected_calls(calls, f"{where_sample}: expected tool calls"),
         instruction,
@@ -228,7 +228,9 @@ def _id(value: object, where: str) -> str | None:
     return name
 
 
-def _parts_of(sample: Mapping[str, Any], where: str) -> tuple[str | None, tuple[Subgoal, ...], Any]:
+def _parts_of(
+    sample: Mapping[str, Any], where: str
+) -> tuple[str | None, tuple[PlainSubgoal, ...], Any]:
     """Instruction, subgoals and expected calls: of an `EvaluationSample`, or of an entry of the
     data files.
     """
@@ -248,7 +250,7 @@ def _parts_of(sample: Mapping[str, Any], where: str) -> tuple[str | None, tuple[
         calls = next((metadata[key] for key in TOOL_KEYS if key in metadata), None)
     return (
         _read(str | None, instruction, f"{where}: the user's instruction"),
-        _read(tuple[Subgoal, ...], subgoals, f"{where}: subgoals"),
+        _read(tuple[PlainSubgoal, ...], subgoals, f"{where}: subgoals"),
         calls,
     )
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from consumers.history.search import Condition, Question
+from consumers.history.search import CallSearch, Condition
 from consumers.history.sqlite import SqliteHistory
 from consumers.log.file import reading
 from consumers.log.stretches import log_between
@@ -26,7 +26,7 @@ from schemas.rows import CallRow, GoalsRow, Row, RowError, decode, encode
 from schemas.topics import EVENTS_TOPIC, SCORES_TOPIC
 from schemas.units import DAY_MS
 from streamer.cluster.readers import records_so_far
-from streamer.history.comparison import Period
+from streamer.history.comparison import ComparedPeriod
 from streamer.trials.calls import NewestRows
 
 # Reads `scores` of calls that closed in a past period: the newest row of each turn and of each
@@ -77,7 +77,7 @@ class PastCalls:
             that.
     """
 
-    period: Period
+    period: ComparedPeriod
     by_id: dict[str, PastCall] = field(default_factory=dict)
     closed_twice: set[str] = field(default_factory=set)
     unreadable: int = 0
@@ -160,7 +160,7 @@ class Past(Protocol):
 
     cut: dict[str, int]
 
-    async def calls(self, number: int, period: Period, longest_call_ms: int) -> PastCalls:
+    async def calls(self, number: int, period: ComparedPeriod, longest_call_ms: int) -> PastCalls:
         """The rows of the calls of one partition number that closed in a period.
 
         Args:
@@ -192,7 +192,7 @@ class PastTopics:
         self._consumer = consumer
         self._kafka = kafka
 
-    async def calls(self, number: int, period: Period, longest_call_ms: int) -> PastCalls:
+    async def calls(self, number: int, period: ComparedPeriod, longest_call_ms: int) -> PastCalls:
         """As of `Past`."""
         calls = PastCalls(period)
         tp = TopicPartition(self._kafka.topic(SCORES_TOPIC), number)
@@ -238,12 +238,12 @@ class PastFolder:
         self._history = history
 
     async def calls(
-        self, number: int, period: Period, longest_call_ms: int
+        self, number: int, period: ComparedPeriod, longest_call_ms: int
     ) -> PastCalls:  # as on Kafka
         """As of `Past`."""
         calls = PastCalls(period)
         lasted = [Condition("known_ms", ">=", period.since_ms)]
-        asked = Question(period.since_ms - longest_call_ms, period.until_ms, lasted, most=None)
+        asked = CallSearch(period.since_ms - longest_call_ms, period.until_ms, lasted, most=None)
         store = SqliteHistory(self._history)
         try:
             for (name,) in store.values(asked, ["conversation_id"]):

@@ -22,7 +22,7 @@ from schemas.judging import JudgeVerdict
 from schemas.log import Event, Tick
 from schemas.rows import CallRow, GoalsRow, Row, TurnRow, WordsRow
 from streamer.backtest.past import MAX_CALLS, BacktestError, PastCall
-from streamer.history.comparison import Period
+from streamer.history.comparison import ComparedPeriod
 from streamer.offline.own_values import OwnMeasures
 from streamer.trials.calls import NewestRows, Quote, Trial, words_by_turn
 from streamer.trials.versus import Flip, flips
@@ -84,7 +84,7 @@ def last_values(newest: NewestRows) -> LastValues:
     }
 
 
-class Difference(NamedTuple):
+class ScoreDifference(NamedTuple):
     """One value that differs; `then` and `now` are None where it is not known, or where there is no
     such call.
     """
@@ -97,7 +97,7 @@ class Difference(NamedTuple):
 
 
 @dataclass(slots=True)
-class Comparison:
+class RerunComparison:
     """All calls compared so far.
 
     Attributes:
@@ -116,7 +116,7 @@ class Comparison:
     differing: Counter[str] = field(default_factory=Counter)
     other_goals: int = 0
     flipped: dict[str, list[Flip]] = field(default_factory=dict)
-    examples: list[Difference] = field(default_factory=list)
+    examples: list[ScoreDifference] = field(default_factory=list)
     _measured: list[tuple[Sequence[float], Sequence[float]]] = field(default_factory=list)
     _own: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
@@ -150,7 +150,7 @@ class Comparison:
             self.calls["only_now" if was.call is None else "only_then"] += 1
         self.differing.update(column for _, column in differing)
         self.examples += [
-            Difference(conversation_id, *each, before.get(each), after.get(each))
+            ScoreDifference(conversation_id, *each, before.get(each), after.get(each))
             for each in differing[: MAX_EXAMPLES - len(self.examples)]
         ]
 
@@ -244,10 +244,10 @@ class Rerun:
 
     limits: Limits
     code_version: str
-    period: Period
+    period: ComparedPeriod
     past: Mapping[str, PastCall]
     obeys_facts: bool
-    comparison: Comparison
+    comparison: RerunComparison
     folds_all: bool = False
     partition: int = 0
     cut_ms: int = 0

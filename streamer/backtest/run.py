@@ -32,10 +32,10 @@ from consumers.store.changes import changes_json, remark_on_chance
 from schemas.log import Event, Tick
 from schemas.topics import EVENTS_TOPIC, SCORES_TOPIC
 from streamer.backtest.past import BacktestError, Past, PastFolder, PastTopics
-from streamer.backtest.rerun import MAX_EXAMPLES, Comparison, Rerun
+from streamer.backtest.rerun import MAX_EXAMPLES, Rerun, RerunComparison
 from streamer.changes import changes_table
 from streamer.facts import STOPPED_BY_SIGNAL, installed_version
-from streamer.history.comparison import Period
+from streamer.history.comparison import ComparedPeriod
 from streamer.offline.own_values import OwnMeasures
 from streamer.roles.evaluator_role import goals_of_now
 from streamer.served_folder import served
@@ -71,7 +71,7 @@ class BacktestPlan:
         folder: The folder of a `serve` that has the past; None for Kafka.
     """
 
-    period: Period
+    period: ComparedPeriod
     obeys_facts: bool
     now_ms: int
     folder: Path | None = None
@@ -88,7 +88,7 @@ class BacktestResult:
             deleted.
     """
 
-    comparison: Comparison = field(default_factory=Comparison)
+    comparison: RerunComparison = field(default_factory=RerunComparison)
     counts: Counter[str] = field(default_factory=Counter)
     cut: dict[str, int] = field(default_factory=dict)
 
@@ -122,7 +122,9 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
             # of the period.
             longest_ms = settings.limits.max_call_duration_ms
             since_ms, until_ms = plan.period
-            closing = plan.period if plan.obeys_facts else Period(since_ms, until_ms + longest_ms)
+            closing = (
+                plan.period if plan.obeys_facts else ComparedPeriod(since_ms, until_ms + longest_ms)
+            )
             past = await there.calls(number, closing, longest_ms)
             begin_ms = since_ms - longest_ms - settings.limits.idle_ms
             stretch = await there.begin(number, begin_ms)
@@ -289,7 +291,7 @@ def remarks(result: BacktestResult) -> Iterator[str]:
             yield remark.format(calls=counted(count, "call"), count=count)
 
 
-def _headlines(plan: BacktestPlan, comparison: Comparison) -> Iterator[str]:
+def _headlines(plan: BacktestPlan, comparison: RerunComparison) -> Iterator[str]:
     since, until = (shown_moment(ms) for ms in plan.period)
     what = "closed" if plan.obeys_facts else "began"
     calls = comparison.calls
@@ -313,7 +315,7 @@ def _headlines(plan: BacktestPlan, comparison: Comparison) -> Iterator[str]:
         yield "There is nothing to compare: no call in this time."
 
 
-def _goal_lines(comparison: Comparison) -> Iterator[str]:
+def _goal_lines(comparison: RerunComparison) -> Iterator[str]:
     """How many calls have other goals now, how often each subgoal flipped, and the first calls that
     did.
     """
@@ -333,7 +335,7 @@ def _goal_lines(comparison: Comparison) -> Iterator[str]:
         yield f"  and {counted(len(flipped) - MAX_EXAMPLES, 'more call')}; --json has all"
 
 
-def _examples_table(comparison: Comparison) -> Table:
+def _examples_table(comparison: RerunComparison) -> Table:
     table = Table(box=None, pad_edge=False)
     for column in ("conversation", "turn", "value", "then", "now"):
         table.add_column(column, overflow="fold")
@@ -397,7 +399,7 @@ def _plan(since: str | None, until: str | None, *, obeys_facts: bool) -> Backtes
             "--from-topics needs --since: from when on calls are evaluated again, for example 2h."
         )
     try:
-        period = Period(
+        period = ComparedPeriod(
             moment_ms(since, now_ms), now_ms if until is None else moment_ms(until, now_ms)
         )
     except ValueError as error:

@@ -19,8 +19,8 @@ from streamer.cli.options import (
     PathsArgument,
     PrefixOption,
     ProcessesOption,
-    Rows,
     RowsOption,
+    TableRows,
     VerdictsOption,
     require_judge,
     wants_table,
@@ -111,7 +111,7 @@ def find(
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
     parquet: ParquetOption = None,
-    kind: RowsOption = Rows.CALLS,
+    kind: RowsOption = TableRows.CALLS,
     config: ConfigOption = None,
 ) -> None:
     """Finds past calls and prints a row for each, the worst first.
@@ -129,7 +129,7 @@ def find(
         --most 10000 --csv > calls.csv callgauge history find --where "goals.progress.success = 0"
         --rows turns --parquet turns.parquet
     """
-    from consumers.history.search import MAX_ROWS, Question, require_column
+    from consumers.history.search import MAX_ROWS, CallSearch, require_column
     from consumers.runtime.process import wall_clock_ms
     from streamer.history.finding import calls_table, where_others_are
     from streamer.terminal import output_console, print_document, say
@@ -142,7 +142,7 @@ def find(
     if parquet is not None:
         require_parquet(parquet)
     require_column(sort, "--sort")
-    question = Question(
+    question = CallSearch(
         since_ms=moment_given(since),
         until_ms=wall_clock_ms() + 1 if until is None else moment_given(until),
         conditions=_conditions(where, agent=agent, tenant=tenant, environment=environment),
@@ -162,13 +162,13 @@ def find(
         rows = store.find(question)
         people = store.annotations_of([str(row["conversation_id"]) for row in rows])
         others = "" if rows else where_others_are(store, question)
-        if is_table and kind is not Rows.CALLS:
+        if is_table and kind is not TableRows.CALLS:
             calls = [
                 call
                 for row in rows
                 if (call := store.call(str(row["conversation_id"]))) is not None
             ]
-            if kind is Rows.TURNS:
+            if kind is TableRows.TURNS:
                 print_table(
                     TURN_COLUMNS,
                     (turn for call in calls for turn in turn_rows(call.turns)),
@@ -190,7 +190,7 @@ def find(
             ]
         )
     elif is_table:
-        if kind is Rows.CALLS:
+        if kind is TableRows.CALLS:
             table = ([*row.values(), labels.get(str(row["conversation_id"]))] for row in rows)
             print_table((*CALL_COLUMNS, LABELS_COLUMN), table, parquet)
     elif rows:
@@ -266,14 +266,14 @@ def compare(
         "labels.agent = desk" --json
     """
     from streamer.history.comparison import (
-        Period,
+        ComparedPeriod,
         groups_given,
         lot_given,
         print_lots,
         print_periods,
     )
 
-    periods = [Period.parse(each) for each in (before, after) if each is not None]
+    periods = [ComparedPeriod.parse(each) for each in (before, after) if each is not None]
     lots = [lot_given(each) for each in (a, b) if each is not None]
     columns = groups_given(by)
     is_by_version = columns == ("labels.version",) and not periods
@@ -332,14 +332,14 @@ def agreement(
         annoying --no fine --judge "longest_wait_ms > 3000" --where "labels.agent = desk"
     """
     from consumers.console.page.drawing import counted, percent
-    from consumers.history.search import Condition, Question
+    from consumers.history.search import CallSearch, Condition
     from consumers.runtime.process import wall_clock_ms
     from streamer.history.agreement import agreement as compared
     from streamer.history.agreement import agreement_json, agreement_table
     from streamer.terminal import output_console, print_document, print_line, say
     from streamer.time_bounds import moment_given
 
-    question = Question(moment_given(since), wall_clock_ms() + 1, _conditions(where))
+    question = CallSearch(moment_given(since), wall_clock_ms() + 1, _conditions(where))
     with _opened(folder, config) as store:
         found = compared(store, question, yes, no, Condition.parse(judge))
     if as_json:

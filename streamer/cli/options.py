@@ -144,7 +144,7 @@ ParquetOption = Annotated[
 ]
 
 
-class Rows(StrEnum):
+class TableRows(StrEnum):
     """The rows of a table for programs."""
 
     CALLS = "calls"
@@ -153,7 +153,7 @@ class Rows(StrEnum):
 
 
 RowsOption = Annotated[
-    Rows,
+    TableRows,
     typer.Option(
         "--rows", help="A row for each call, each turn, or each value of one's own measures."
     ),

@@ -20,8 +20,8 @@ from streamer.cli.options import (
     ParquetOption,
     PathsArgument,
     ProcessesOption,
-    Rows,
     RowsOption,
+    TableRows,
     VerdictsOption,
     require_judge,
     wants_table,
@@ -61,7 +61,7 @@ def score(
     ] = ScoreFormat.ROWS,
     as_csv: CsvOption = False,
     parquet: ParquetOption = None,
-    rows: RowsOption = Rows.CALLS,
+    rows: RowsOption = TableRows.CALLS,
     goals: GoalsOption = None,
     judge: JudgeOption = JudgeSwitch.OFF,
     all_rows: Annotated[
@@ -214,7 +214,7 @@ def _write_rows(
     plan: "ScoringPlan",
     settings: "Settings",
     verdicts: Path | None,
-    rows: Rows,
+    rows: TableRows,
     parquet: Path | None,
     processes: int | None,
 ) -> None:
@@ -223,7 +223,11 @@ def _write_rows(
     from streamer.offline.own_values import OwnMeasures
     from streamer.tables import table
 
-    columns = {Rows.CALLS: CALL_COLUMNS, Rows.TURNS: TURN_COLUMNS, Rows.OWN: OWN_COLUMNS}[rows]
+    columns = {
+        TableRows.CALLS: CALL_COLUMNS,
+        TableRows.TURNS: TURN_COLUMNS,
+        TableRows.OWN: OWN_COLUMNS,
+    }[rows]
     with (
         table(columns, parquet) as put,
         reading(
@@ -234,7 +238,7 @@ def _write_rows(
         def take(done: "Done[list[Row]]") -> None:
             read.add(done, put(done.result or ()))
 
-        own = OwnMeasures(settings.measures) if rows is Rows.OWN else None
+        own = OwnMeasures(settings.measures) if rows is TableRows.OWN else None
         processes = (
             processes if own is None else 1
         )  # the bounds of a measure are those of one process
@@ -252,12 +256,12 @@ def _write_rows(
     read.require_all("read and written")
 
 
-def _rows(rows: Rows, own: "OwnMeasures | None", scoring: "RecordedScoring") -> "list[Row]":
+def _rows(rows: TableRows, own: "OwnMeasures | None", scoring: "RecordedScoring") -> "list[Row]":
     from streamer.tables import call_rows, own_rows, turn_rows
 
     if own is not None:
         return own_rows(own.of(scoring))
-    return (turn_rows if rows is Rows.TURNS else call_rows)(scoring.newest_rows())
+    return (turn_rows if rows is TableRows.TURNS else call_rows)(scoring.newest_rows())
 
 
 def _lines(own: "OwnMeasures", scoring: "RecordedScoring", *, all_rows: bool) -> str:

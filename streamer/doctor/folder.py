@@ -11,7 +11,7 @@ from typing import Final
 
 from pydantic import SecretStr
 
-from consumers.log.file import FILE_NAME, FileState, LogFileError, reading
+from consumers.log.file import FILE_NAME, LogFileError, LogFileState, reading
 from consumers.log.retention import MAX_BYTES, NEARLY_FULL
 from consumers.runtime.private_files import is_locked
 from consumers.runtime.process import wall_clock_ms
@@ -152,7 +152,7 @@ def _process_findings(
         yield from state_findings(settings, address, *answer, wall_clock_ms())
 
 
-def _log_finding(state: FileState) -> Finding:
+def _log_finding(state: LogFileState) -> Finding:
     seen = f"{FILE_NAME} has {_megabytes(state.bytes)} of {_megabytes(MAX_BYTES)}"
     if state.bytes > NEARLY_FULL * MAX_BYTES:
         what_to_do = (
@@ -165,7 +165,7 @@ def _log_finding(state: FileState) -> Finding:
     return Finding("log", Verdict.OK, f"{seen}; {counted(state.open_calls, 'call')} open")
 
 
-def _newest_finding(state: FileState, now_ms: int) -> Finding:
+def _newest_finding(state: LogFileState, now_ms: int) -> Finding:
     check = "producers"
     if state.newest_ms is None:
         what_to_do = (

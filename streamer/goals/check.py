@@ -34,7 +34,7 @@ from schemas.goals.goal_set import (
     GoalSet,
     seen,
 )
-from schemas.rows import CallRow, ExpectedTool, Goals, Subgoal, Unscored
+from schemas.rows import CallRow, ExpectedTool, Goals, SubgoalResult, Unscored
 from streamer.goals.files import FileMistake, GoalFile, GoalFolderError, goal_files_of
 from streamer.terminal import say
 
@@ -180,7 +180,7 @@ def _goals(scoring: "RecordedScoring") -> Goals | None:
     return calls[-1].goals if calls else None
 
 
-def _subgoals(scoring: "RecordedScoring") -> Iterator[tuple[str, Subgoal | None]]:
+def _subgoals(scoring: "RecordedScoring") -> Iterator[tuple[str, SubgoalResult | None]]:
     """The name of each subgoal and what became of it."""
     goals = _goals(scoring)
     found = dict(enumerate(() if goals is None else goals.subgoals))
@@ -230,7 +230,7 @@ def set_document(
     }
 
 
-def _state(subgoal: Subgoal | None) -> str:
+def _state(subgoal: SubgoalResult | None) -> str:
     if subgoal is None or subgoal.result == Unscored(UnscoredReason.NO_USER_SPEECH):
         return "not looked at: the call has no turn with an answer"
     if subgoal.reached_turn is not None:

@@ -8,13 +8,13 @@ from typing import Any, Final, NamedTuple
 
 from rich.table import Table
 
-from consumers.history.search import Condition, HistoryStore, Question
+from consumers.history.search import CallSearch, Condition, HistoryStore
 
 MOST_NAMED: Final = 100
 """Calls of which people and judge say different things that are named; the others are counted."""
 
 
-class Agreement(NamedTuple):
+class LabelAgreement(NamedTuple):
     """Calls by what people and the judge say of them.
 
     Attributes:
@@ -53,9 +53,9 @@ class Agreement(NamedTuple):
         """Cohen's kappa: the agreement beyond what chance gives, 1 at most. None where chance alone
         gives it all, or without calls.
 
-        >>> Agreement(20, 15, 10, 5, 0, 0, 0).kappa
+        >>> LabelAgreement(20, 15, 10, 5, 0, 0, 0).kappa
         0.4
-        >>> Agreement(20, 0, 0, 0, 0, 0, 0).kappa is None
+        >>> LabelAgreement(20, 0, 0, 0, 0, 0, 0).kappa is None
         True
         """
         share = self.share
@@ -77,8 +77,8 @@ class Agreement(NamedTuple):
 
 
 def agreement(
-    store: HistoryStore, question: Question, yes: str, no: str, judge: Condition
-) -> Agreement:
+    store: HistoryStore, question: CallSearch, yes: str, no: str, judge: Condition
+) -> LabelAgreement:
     """Compares people with a judge.
 
     Args:
@@ -101,7 +101,7 @@ def agreement(
         seen[is_yes, says] += 1
         if says is not None and says is not is_yes and len(different) < MOST_NAMED:
             different.append(name)
-    return Agreement(
+    return LabelAgreement(
         seen[True, True],
         seen[False, False],
         seen[True, False],
@@ -114,7 +114,7 @@ def agreement(
 
 
 def _said(
-    store: HistoryStore, question: Question, labelled: dict[str, Any], yes: str, judge: Condition
+    store: HistoryStore, question: CallSearch, labelled: dict[str, Any], yes: str, judge: Condition
 ) -> Iterator[tuple[str, bool, bool | None]]:
     for label, names in labelled.items():
         asked = question._replace(ids=names, most=None)
@@ -122,7 +122,7 @@ def _said(
             yield str(name), label == yes, judge.holds(value)
 
 
-def agreement_table(found: Agreement, yes: str, no: str) -> Table:
+def agreement_table(found: LabelAgreement, yes: str, no: str) -> Table:
     """The confusion table: a row for what people say, a column for what the judge says."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("people")
@@ -136,7 +136,7 @@ def agreement_table(found: Agreement, yes: str, no: str) -> Table:
     return table
 
 
-def agreement_json(found: Agreement) -> dict[str, Any]:
+def agreement_json(found: LabelAgreement) -> dict[str, Any]:
     """The same for programs; unknown is null."""
     return {
         **found._asdict(),

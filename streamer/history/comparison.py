@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import typer
 
-from consumers.history.search import Condition, HistoryStore, Question
+from consumers.history.search import CallSearch, Condition, HistoryStore
 from consumers.runtime.process import SetupError, wall_clock_ms
 from consumers.store.changes import (
     COMPARED,
@@ -52,7 +52,7 @@ _RANGE: Final = ".."
 Group = tuple[str, ...]
 
 
-class Period(NamedTuple):
+class ComparedPeriod(NamedTuple):
     """A stretch of time in epoch ms; the end is not part of it."""
 
     since_ms: int
@@ -63,7 +63,7 @@ class Period(NamedTuple):
         return self.since_ms <= time_ms < self.until_ms
 
     @classmethod
-    def parse(cls, text: str) -> "Period":
+    def parse(cls, text: str) -> "ComparedPeriod":
         """Reads a day in UTC, as `2026-11-20`, or a range, as `2026-11-13..2026-11-20`, whose last
         day is part of it.
 
@@ -132,8 +132,8 @@ def groups_given(text: str | None) -> Group:
 
 def compared(
     store: HistoryStore,
-    before: Period,
-    after: Period,
+    before: ComparedPeriod,
+    after: ComparedPeriod,
     by: Group = (),
     conditions: Sequence[Condition] = (),
 ) -> list[Compared]:
@@ -154,7 +154,7 @@ def compared(
     """
     lots: dict[Group, tuple[_Lot, _Lot]] = {}
     for place, period in enumerate((before, after)):
-        question = Question(
+        question = CallSearch(
             period.since_ms,
             period.until_ms,
             [Condition("state", "=", "closed"), *conditions],
@@ -229,7 +229,7 @@ def lot_given(text: str) -> Lot:
     return Lot(**parts)
 
 
-def calls_of(lot: Lot, now_ms: int) -> Question:
+def calls_of(lot: Lot, now_ms: int) -> CallSearch:
     """The calls of a lot that are over.
 
     Raises:
@@ -243,7 +243,9 @@ def calls_of(lot: Lot, now_ms: int) -> Question:
     except (ValueError, OverflowError) as error:
         raise SetupError(f"{error}. Nothing was compared.") from error
     conditions = [Condition(f"labels.{name}", "=", value) for name, value in lot.labels.items()]
-    return Question(since_ms, until_ms, [Condition("state", "=", "closed"), *conditions], most=None)
+    return CallSearch(
+        since_ms, until_ms, [Condition("state", "=", "closed"), *conditions], most=None
+    )
 
 
 _GOALS: Final = ("conversation_id", "goals.goal_set", "goals.digest", "goals.subgoals.result")
@@ -331,7 +333,7 @@ def versions_in(
     """The versions of each agent with their calls that are over, the newest version last; the agent
     with most calls first.
     """
-    question = Question(
+    question = CallSearch(
         since_ms, until_ms, [Condition("state", "=", "closed")], most=None, counts=True
     )
     calls: dict[str, Counter[str]] = defaultdict(Counter)
@@ -404,8 +406,8 @@ def print_lots(
 
 def print_periods(
     store: HistoryStore,
-    before: Period,
-    after: Period,
+    before: ComparedPeriod,
+    after: ComparedPeriod,
     by: Group,
     conditions: Sequence[Condition],
     *,

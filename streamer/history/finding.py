@@ -8,7 +8,7 @@ from typing import Final
 from rich.cells import cell_len, set_cell_size
 from rich.table import Table
 
-from consumers.history.search import HistoryStore, Question
+from consumers.history.search import CallSearch, HistoryStore
 from schemas.columns import Flat
 from schemas.units import DAY_MS
 from streamer.time_bounds import shown_moment
@@ -99,7 +99,7 @@ def _cell(value: Flat) -> str:
     return "-" if value is None else str(value)
 
 
-def where_others_are(store: HistoryStore, question: Question) -> str:
+def where_others_are(store: HistoryStore, question: CallSearch) -> str:
     """What to say where no call was found: how many are like that at other times, and which option
     shows them.
     """

@@ -13,7 +13,7 @@ from aiokafka.errors import KafkaError
 
 from consumers.engine.redaction.redactor import Redactor
 from consumers.history.annotations import FromPeople
-from consumers.history.search import Condition, Question
+from consumers.history.search import CallSearch, Condition
 from consumers.history.settings import MAX_RETENTION_DAYS
 from consumers.history.sqlite import Batch, FolderInUseError, SqliteHistory
 from consumers.runtime.kafka.connection import WRITE, KafkaSettings, Needs, require_access
@@ -141,7 +141,7 @@ class Forgetting(NamedTuple):
         """The calls of these that a store has."""
         yield from (each for each in self.conversations if store.has(each))
         if self.tenant is not None:
-            of_tenant = Question(
+            of_tenant = CallSearch(
                 0, self.at_ms, [Condition("labels.tenant", "=", self.tenant)], most=None
             )
             yield from (str(name) for (name,) in store.values(of_tenant, ["conversation_id"]))

@@ -45,7 +45,7 @@ class _FiledRecord:
     headers: tuple[tuple[str, bytes], ...] = ()
 
 
-class LeftOut(NamedTuple):
+class RefusedEvent(NamedTuple):
     """An event that the evaluator would quarantine: where it stands, and the record with the
     reason.
     """
@@ -66,7 +66,7 @@ class LeftOut(NamedTuple):
 def arrivals_of(
     conversation_id: str,
     events: Iterable[WireEvent],
-    refused: list[LeftOut],
+    refused: list[RefusedEvent],
     redactor: Redactor | None = None,
 ) -> Iterator[Arrival | None]:
     """Checks the events of a call as the evaluator does, one by one.
@@ -102,7 +102,7 @@ def arrivals_of(
         match admit(source, record, _INTAKE_LIMITS, redactor):
             case QuarantineRecord() as refusal:
                 place = f"Call {conversation_id}, event {record.offset + 1} of {record.topic}"
-                refused.append(LeftOut(place if event.at is None else str(event.at), refusal))
+                refused.append(RefusedEvent(place if event.at is None else str(event.at), refusal))
                 yield None
             case arrival:
                 yield arrival
@@ -111,7 +111,7 @@ def arrivals_of(
 _MOST_LINES_PER_CALL: Final = 3
 
 
-def about_refused(conversation_id: str, refused: Sequence[LeftOut]) -> list[str]:
+def about_refused(conversation_id: str, refused: Sequence[RefusedEvent]) -> list[str]:
     """The sentences about the events of a call that are not in its results."""
     sentences = [str(each) for each in refused[:_MOST_LINES_PER_CALL]]
     if (more := len(refused) - _MOST_LINES_PER_CALL) > 0:
@@ -137,7 +137,7 @@ class EvaResult(NamedTuple):
     """
 
     values: dict[str, Any]
-    refused: tuple[LeftOut, ...]
+    refused: tuple[RefusedEvent, ...]
     turns_by: TurnsBy = "eva"
 
 
@@ -153,7 +153,7 @@ def context_of(recorded: RecordedCall, arrival_seed: int | None = None) -> EvaRe
 
 def recorded_context(
     recorded: RecordedCall, arrival_seed: int | None = None
-) -> tuple[MetricContext, tuple[LeftOut, ...]]:
+) -> tuple[MetricContext, tuple[RefusedEvent, ...]]:
     """The metric context of a call at its end, and the events that the evaluator would have
     quarantined.
 
@@ -239,13 +239,13 @@ def _sound_file(result: Mapping[str, Any], name: str, directory: Path) -> str | 
 
 def folded_recording(
     recorded: RecordedCall, arrival_seed: int | None = None
-) -> tuple[Call, list[LeftOut]]:
+) -> tuple[Call, list[RefusedEvent]]:
     """Feeds one recorded call to the engine; gives the call after its last event, and the refused
     events.
     """
     events = (
         in_time_order(recorded) if arrival_seed is None else in_random_order(recorded, arrival_seed)
     )
-    refused: list[LeftOut] = []
+    refused: list[RefusedEvent] = []
     arrivals = filter(None, arrivals_of(recorded.conversation_id, events, refused))
     return folded(arrivals, recorded.pipeline_type, recorded.conversation_ended_reason), refused

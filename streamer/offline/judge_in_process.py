@@ -10,7 +10,7 @@ from typing import Final, Never, TypeVar
 from prometheus_client import CollectorRegistry
 
 from consumers.engine.redaction.redactor import Redactor
-from consumers.judge.ask import Judge
+from consumers.judge.ask import QuestionAnswerer
 from consumers.judge.reply import Asks
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.logs import configure_logging
@@ -81,7 +81,9 @@ class JudgeInProcess:
         self._kept = kept
         self._recalled = 0
         instruments = Instruments(CollectorRegistry(), ["judge"])
-        self._judge = Judge(settings, instruments, endpoint, redactor, kept, waits_for_rate=True)
+        self._judge = QuestionAnswerer(
+            settings, instruments, endpoint, redactor, kept, waits_for_rate=True
+        )
         self._outcomes: Counter[UnjudgedReason | None] = Counter()
         self._requests = 0
         self._tokens = TokenUse()

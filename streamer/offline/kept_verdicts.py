@@ -13,7 +13,7 @@ from typing import IO, Any, Final
 from pydantic import ValidationError
 
 from consumers.console.page.drawing import shortened
-from consumers.judge.prompts import Question
+from consumers.judge.prompts import JudgePrompt
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.private_files import ensure_file
 from consumers.runtime.process import SetupError
@@ -137,14 +137,14 @@ class KeptVerdicts:
         place = self._write({"key": key, "answer": answer.model_dump(mode="json")})
         self._answers.setdefault(key, []).append(place)
 
-    def text_for(self, question: Question) -> str | None:
+    def text_for(self, question: JudgePrompt) -> str | None:
         """Returns the text with which the same model answered the same prompt; None if there is
         none.
         """
         place = self._texts.get(self._key_of(question.system, question.user))
         return None if place is None else str(self._read(place)["text"])
 
-    def keep_text(self, question: Question, text: str) -> None:
+    def keep_text(self, question: JudgePrompt, text: str) -> None:
         """Writes the answer to a question that has no verdict, as the one about causes. Raises as
         `keep_verdict`.
         """

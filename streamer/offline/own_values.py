@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from functools import cache
 
-from consumers.measures.files import Found, MeasureSettings
+from consumers.measures.files import FoundMeasures, MeasureSettings
 from consumers.measures.own import Calls, Measure, given_to, own_row
 from consumers.runtime.process import SetupError
 from schemas.metric_context import MetricContext
@@ -25,7 +25,7 @@ class OwnMeasures:
             SetupError: One of these is no measure.
         """
         if measures is None:
-            found = Found(settings.folder)
+            found = FoundMeasures(settings.folder)
             measures = found.measures.values()
             for sentence in found.mistakes:
                 say(sentence)

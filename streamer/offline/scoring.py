@@ -28,7 +28,7 @@ from schemas.judging import JudgeRequest, JudgeVerdict
 from schemas.redaction import RedactionRules
 from schemas.rows import CallRow, GoalsRow, Row, TurnRow, WordsRow
 from streamer.facts import installed_version
-from streamer.offline.contexts import LeftOut, about_refused, arrivals_of
+from streamer.offline.contexts import RefusedEvent, about_refused, arrivals_of
 from streamer.recordings.eva import with_state
 from streamer.recordings.eva_needs import miss_sentences
 from streamer.recordings.files import RecordedCall
@@ -132,7 +132,7 @@ class RecordedScoring:
     goal_set: GoalSet | None
     rows: list[Row] = field(default_factory=list)
     words: list[WordsRow] = field(default_factory=list)
-    refused: list[LeftOut] = field(default_factory=list)
+    refused: list[RefusedEvent] = field(default_factory=list)
     transcript: bytes | None = None
     lacks: tuple[str, ...] = ()
     _place: int = 0

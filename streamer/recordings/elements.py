@@ -224,7 +224,7 @@ def form_of(element: Element) -> Form:
 # What events and spans say.
 
 
-class Said(NamedTuple):
+class RecordedEvent(NamedTuple):
     """One event.
 
     Attributes:
@@ -250,7 +250,7 @@ class WholeCall(NamedTuple):
     record_id: str | None = None
 
 
-def told(element: Element) -> Iterator[Said | WholeCall | RecordingError | None]:
+def told(element: Element) -> Iterator[RecordedEvent | WholeCall | RecordingError | None]:
     """What an element says: events, a whole call, why something in it cannot be read, and None for
     something that no rule reads.
     """
@@ -296,7 +296,7 @@ def _posted(element: Element, form: Form) -> Iterator[Posted]:
         raise shape_error(str(at), expected, str(error)) from error
 
 
-def _said(posted: Posted, at: At, form: Form) -> Said | RecordingError:
+def _said(posted: Posted, at: At, form: Form) -> RecordedEvent | RecordingError:
     if posted.fault is not None:
         expected = _READABLE.get(posted.fault) or _READABLE[form]
         return _refused(
@@ -330,7 +330,7 @@ def _said(posted: Posted, at: At, form: Form) -> Said | RecordingError:
             error.what, at, error.expected.removeprefix("expected "), seen, WHICH_EVENTS
         )
     identity = (attributes["source"], attributes["id"]) if "id" in attributes else None
-    return Said(
+    return RecordedEvent(
         named, None if is_control_event(event) else stream, event, identity, form is Form.SPANS
     )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from schemas.events.simulator import Stream
-from streamer.recordings.elements import Element, Said, WholeCall, elements_in, told
+from streamer.recordings.elements import Element, RecordedEvent, WholeCall, elements_in, told
 from streamer.recordings.elevenlabs import unwrapped
 from streamer.recordings.files import (
     AUDIT_FILE,
@@ -116,7 +116,7 @@ class RecordedFiles:
                         # The record of a call whose live events are there, as in one topic.
                         record = FiledEvent(unwrapped(element.value), element.at)
                         calls[said.record_id].streams.setdefault("elevenlabs", []).append(record)
-                    case Said():
+                    case RecordedEvent():
                         of, seen = (self._traces, self._spans) if said.is_span else (calls, events)
                         self._take(said, path, of, seen)
                     case _:
@@ -147,7 +147,11 @@ class RecordedFiles:
         yield from self._traces.values()
 
     def _take(
-        self, said: Said, path: Path, calls: dict[str, FiledEvents], seen: set[tuple[str, ...]]
+        self,
+        said: RecordedEvent,
+        path: Path,
+        calls: dict[str, FiledEvents],
+        seen: set[tuple[str, ...]],
     ) -> None:
         self.unnamed += said.call is None
         name = name_of(path) if said.call is None else said.call

@@ -20,9 +20,9 @@ from consumers.history.search import (
     MAX_ROWS,
     MAX_TEXT_CHARS,
     OUTCOMES,
+    CallSearch,
     Condition,
     HistoryStore,
-    Question,
     require_column,
 )
 from consumers.history.settings import HistorySettings
@@ -121,14 +121,14 @@ class StoredCalls:
             rows, total, outcomes.get("running", 0), facets | {"label": of_label}, said, people
         )
 
-    def _questions(self, asked: PastQuery) -> tuple[Question, Question]:
+    def _questions(self, asked: PastQuery) -> tuple[CallSearch, CallSearch]:
         """The calls that the facets count, and those of the page: facets count beside what they
         choose.
         """
         now_ms = wall_clock_ms()
         until_ms = moment_of(asked.until, now_ms) if asked.until else now_ms + 1
         where = [Condition.parse(asked.where)] if asked.where else []
-        every = Question(
+        every = CallSearch(
             moment_of(asked.since or USUAL_HOURS, now_ms),
             until_ms,
             where,
@@ -158,7 +158,7 @@ class StoredCalls:
         return every, page
 
     def _label_counts(
-        self, store: HistoryStore, question: Question, labels: Sequence[tuple[str, str]]
+        self, store: HistoryStore, question: CallSearch, labels: Sequence[tuple[str, str]]
     ) -> list[tuple[str, int]]:
         """How many of the calls have each label of people."""
         ids = {name for _, name in labels}
@@ -194,7 +194,7 @@ class StoredCalls:
         labels = ("agent", "version", "tenant", "environment")
         with opened(self._settings, MAX_SECONDS) as store:
             pairs = list(newest_pairs(versions_in(store, since_ms, now_ms + 1)))[:MOST_PAIRS]
-            question = Question(since_ms, now_ms + 1, most=None, counts=True)
+            question = CallSearch(since_ms, now_ms + 1, most=None, counts=True)
             seen = [
                 row[:-1] for row in store.values(question, [f"labels.{name}" for name in labels])
             ]
@@ -225,7 +225,7 @@ class StoredCalls:
                 agent = str(found[0]["labels.agent"])
                 same = [Condition("labels.agent", "=", agent)]
                 rows = store.find(
-                    Question(until_ms - DAY_MS, until_ms, same, most=MAX_ROWS), _WITH_MEDIANS
+                    CallSearch(until_ms - DAY_MS, until_ms, same, most=MAX_ROWS), _WITH_MEDIANS
                 )
                 columns.append(
                     (f"median of {agent}, {counted(len(rows), 'call')} of a day", _medians(rows))
@@ -247,8 +247,8 @@ class StoredCalls:
             )
 
 
-def _of_call(conversation_id: str) -> Question:
-    return Question(
+def _of_call(conversation_id: str) -> CallSearch:
+    return CallSearch(
         0, 2**53, [Condition("conversation_id", "=", conversation_id[:MAX_TEXT_CHARS])], most=1
     )
 
@@ -263,7 +263,7 @@ def _medians(rows: Sequence[Mapping[str, object]]) -> dict[str, object]:
     return medians
 
 
-def _labelled(question: Question, label: str, labels: Iterable[tuple[str, str]]) -> Question:
+def _labelled(question: CallSearch, label: str, labels: Iterable[tuple[str, str]]) -> CallSearch:
     return (
         question._replace(ids={name for each, name in labels if each == label})
         if label

@@ -35,7 +35,7 @@ from consumers.runtime.http import (
 )
 from consumers.runtime.private_files import network_kind, write_secret
 from consumers.runtime.process import OperatorError, end_tasks, wall_clock_ms, watch_loop
-from consumers.runtime.received import Place
+from consumers.runtime.received import RecordPlace
 from consumers.runtime.registry import Instruments
 from schemas.annotations import Annotation
 from schemas.closed_sets import RoleName
@@ -352,7 +352,7 @@ class OneMachine:
         for row in rows:
             if not isinstance(row, WordsRow | OwnRow):
                 self._counts.take(
-                    Place(SCORES_TOPIC, 0, 0, now_ms, None), row, now_ms, has_counted=True
+                    RecordPlace(SCORES_TOPIC, 0, 0, now_ms, None), row, now_ms, has_counted=True
                 )
         await self._show(has_counted=True)
 
@@ -389,7 +389,7 @@ class OneMachine:
             if not isinstance(row, WordsRow | OwnRow):
                 values.append(value)
                 self._counts.take(
-                    Place(topic, 0, offset, at_ms, key), row, now_ms, has_counted=has_counted
+                    RecordPlace(topic, 0, offset, at_ms, key), row, now_ms, has_counted=has_counted
                 )
         self._counts.refusals.end_batch()
         if self._watch is not None:

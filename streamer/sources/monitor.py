@@ -155,7 +155,7 @@ _HowItEnded = Literal["ended", "lost", "refused"]
 log = structlog.get_logger()
 
 
-class LiveCall(NamedTuple):
+class MonitoredCall(NamedTuple):
     """A call that runs now.
 
     Attributes:
@@ -172,7 +172,7 @@ class CallBridge:
 
     def __init__(
         self,
-        call: LiveCall,
+        call: MonitoredCall,
         settings: MonitorSettings,
         writer: AcknowledgedWriter,
         instruments: Instruments,
@@ -422,7 +422,7 @@ class LiveCalls:
         self._settings = settings
         self._client = client
 
-    async def look(self, now_seconds: float) -> list[LiveCall]:
+    async def look(self, now_seconds: float) -> list[MonitoredCall]:
         """Returns the calls that run now.
 
         Args:
@@ -434,7 +434,7 @@ class LiveCalls:
         agents: tuple[str | None, ...] = self._settings.agents or (None,)
         return [call for agent in agents async for call in self._of(agent, now_seconds)]
 
-    async def _of(self, agent: str | None, now_seconds: float) -> AsyncIterator[LiveCall]:
+    async def _of(self, agent: str | None, now_seconds: float) -> AsyncIterator[MonitoredCall]:
         asked: dict[str, Any] = {
             "page_size": PAGE_SIZE,
             "call_start_after_unix": int(now_seconds) - MAX_AGE_SECONDS,
@@ -445,7 +445,7 @@ class LiveCalls:
             page = await self._page(asked)
             for each in page.conversations:
                 if each.status == _RUNNING:
-                    yield LiveCall(each.conversation_id, each.agent_name or each.agent_id)
+                    yield MonitoredCall(each.conversation_id, each.agent_name or each.agent_id)
             if not page.has_more or page.next_cursor is None:
                 return
             asked["cursor"] = page.next_cursor
@@ -578,7 +578,7 @@ class MonitorRole:
                 what_to_do="Check monitor.api_key, its rights, and the network.",
             )
 
-    def _follow(self, call: LiveCall) -> None:
+    def _follow(self, call: MonitoredCall) -> None:
         conversation_id = call.conversation_id
         if conversation_id in self._known or len(self._followed) >= MAX_CALLS:
             return

@@ -87,7 +87,7 @@ class WireEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class DeliveryTimes:
     """Differences between arrival and recording of a call. Keys are (source, index from 0).
 
     Attributes:
@@ -100,7 +100,7 @@ class Delivery:
     repeated: frozenset[tuple[Source, int]] = frozenset()
 
 
-PROMPT_DELIVERY: Final = Delivery()
+PROMPT_DELIVERY: Final = DeliveryTimes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,9 @@ def event_time_ms(event: Mapping[str, Any]) -> int | None:
     return None
 
 
-def in_time_order(call: RecordedCall, delivery: Delivery = PROMPT_DELIVERY) -> Iterator[WireEvent]:
+def in_time_order(
+    call: RecordedCall, delivery: DeliveryTimes = PROMPT_DELIVERY
+) -> Iterator[WireEvent]:
     """The call's events in the order in which a live system would produce them; order within a
     source is kept.
 
@@ -326,7 +328,9 @@ def _json_of(event: Mapping[str, Any]) -> bytes:
 _RankedEvent = tuple[int, WireEvent]
 
 
-def _ranked_streams(call: RecordedCall, delivery: Delivery) -> dict[Source, list[_RankedEvent]]:
+def _ranked_streams(
+    call: RecordedCall, delivery: DeliveryTimes
+) -> dict[Source, list[_RankedEvent]]:
     """Each source's events, with the rank that orders them at the same millisecond; control joins
     the audit log.
     """
@@ -363,7 +367,7 @@ class _Queued(NamedTuple):
     is_agent_event: bool = False
 
 
-def _queued(source: Source, events: Events, delivery: Delivery) -> Iterator[_Queued]:
+def _queued(source: Source, events: Events, delivery: DeliveryTimes) -> Iterator[_Queued]:
     rank = SOURCES.index(source)
     time_ms = next((stamp_ms for stamp_ms in map(event_time_ms, events) if stamp_ms is not None), 0)
     turn_ms = time_ms

@@ -23,7 +23,7 @@ from schemas.rows import (
     OwnRow,
     Row,
     RowError,
-    Subgoal,
+    SubgoalResult,
     TurnRow,
     Unscored,
     Value,
@@ -340,7 +340,7 @@ def finding_of(value: Value | None) -> bool | str:
     return shown if isinstance(shown, str) else shown == 1
 
 
-def _outcome(subgoal_id: str, subgoal: Subgoal | None) -> SubgoalOutcome:
+def _outcome(subgoal_id: str, subgoal: SubgoalResult | None) -> SubgoalOutcome:
     if subgoal is None:
         return SubgoalOutcome(subgoal_id, UnscoredReason.NO_TURN_JUDGED.value)
     votes = (subgoal.votes_complete, subgoal.votes_incomplete)
@@ -397,7 +397,7 @@ class Trials:
             )
 
 
-class OpenCalls:
+class MixedCalls:
     """The calls whose rows come mixed, until each closes."""
 
     def __init__(self, trials: Trials, place_of: Callable[[str], str], since_ms: int = 0) -> None:
@@ -495,7 +495,7 @@ def read_rows_file(path: Path, trials: Trials) -> Iterator[str]:
     Yields:
         A sentence for each of the first lines that cannot be read, and one for the others together.
     """
-    calls = OpenCalls(trials, lambda call: f"{path} ({call})")
+    calls = MixedCalls(trials, lambda call: f"{path} ({call})")
     mistakes = 0
     try:
         for number, text in raw_lines_of(path):
@@ -517,7 +517,7 @@ def read_rows_file(path: Path, trials: Trials) -> Iterator[str]:
         yield f"{path}: {mistakes - MOST_MISTAKES} further lines cannot be read."
 
 
-def take_line(text: bytes, calls: OpenCalls, call: str | None = None) -> str | None:
+def take_line(text: bytes, calls: MixedCalls, call: str | None = None) -> str | None:
     """Takes a row; returns the fault if it cannot be read. `call` is its call where the key of the
     record says it.
 

@@ -30,7 +30,7 @@ class FaultOfCall(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class CauseGroup:
     """Faults with one cause.
 
     Attributes:
@@ -70,7 +70,7 @@ class Causes:
     """
 
     by: str
-    groups: tuple[Cause, ...]
+    groups: tuple[CauseGroup, ...]
     is_complete: bool = True
 
 
@@ -96,11 +96,11 @@ def grouped_by_code(trials: Iterable[Trial], redactor: Redactor) -> Causes:
         after = f', after "{said}"' if said else ""
         found[redactor.redact(f"{_KINDS[kind]} {what}{of}{where}{after}")].append(each)
     return Causes(
-        BY_CODE, in_order(Cause(sentence, tuple(faults)) for sentence, faults in found.items())
+        BY_CODE, in_order(CauseGroup(sentence, tuple(faults)) for sentence, faults in found.items())
     )
 
 
-def in_order(causes: Iterable[Cause]) -> tuple[Cause, ...]:
+def in_order(causes: Iterable[CauseGroup]) -> tuple[CauseGroup, ...]:
     """Most calls first; what is not grouped is the last."""
     return tuple(
         sorted(

@@ -23,7 +23,7 @@ from consumers.engine.agent_inspect import (
     pass_hat_k,
 )
 from consumers.history.opening import opened
-from consumers.history.search import Question
+from consumers.history.search import CallSearch
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.kafka.ranges import onlooker
 from consumers.runtime.process import OperatorError, wall_clock_ms
@@ -53,8 +53,8 @@ from streamer.time_bounds import moment_given
 from streamer.trials.calls import (
     MAX_TRIALS,
     NOT_CLOSED,
+    MixedCalls,
     NewestRows,
-    OpenCalls,
     SubgoalOutcome,
     Trial,
     Trials,
@@ -639,7 +639,7 @@ def from_history(settings: Settings, since: str, gathered: Trials) -> int:
         HistoryFolderError: There is no folder of history, or it cannot be read.
     """
     with opened(settings.history) as store, reading(None, RECORDS, stopped=_STOPPED) as read:
-        question = Question(
+        question = CallSearch(
             moment_given(since), wall_clock_ms() + 1, order_by="first_known_ms", most=MAX_TRIALS + 1
         )
         for row in reversed(store.find(question)):
@@ -675,7 +675,7 @@ async def _read_past_trials(
         KafkaUnreachableError: No broker answers, or it refuses.
         TopicsUnfitError: There is no topic `scores`.
     """
-    calls = OpenCalls(trials, lambda call: _call_page(console_url, call), since_ms)
+    calls = MixedCalls(trials, lambda call: _call_page(console_url, call), since_ms)
     counts = await partition_counts(kafka, [SCORES_TOPIC])
     topic = kafka.topic(SCORES_TOPIC)
     partitions = [TopicPartition(topic, number) for number in range(counts[SCORES_TOPIC])]

@@ -16,11 +16,11 @@ from consumers.judge.prompts import (
     CHARS_PER_TOKEN,
     MAX_CAUSE_CHARS,
     Case,
-    Question,
+    JudgePrompt,
     causes_question,
     read_causes,
 )
-from consumers.judge.reply import Asks, Delivery, Reply
+from consumers.judge.reply import Asks, Reply, RequestTries
 from schemas.closed_sets import TrialOutcome
 from schemas.judging import TokenUse
 from schemas.units import to_seconds
@@ -33,7 +33,7 @@ from streamer.trials.calls import Trial
 from streamer.trials.causes import (
     MOST_NAMED,
     NOT_GROUPED,
-    Cause,
+    CauseGroup,
     Causes,
     FaultOfCall,
     grouped_by_code,
@@ -163,7 +163,7 @@ class Groups:
         places = {id(trial): place for place, trial in enumerate(trials)}
         left = {NOT_GROUPED: self.left} if self.left else {}
         groups = (
-            Cause(
+            CauseGroup(
                 sentence,
                 tuple(sorted(faults, key=lambda each: places[id(each.trial)])),
                 sentence != NOT_GROUPED,
@@ -345,8 +345,8 @@ class _Asking:
         )
         return None
 
-    async def _reply(self, question: Question, endpoint: Asks) -> Reply:
-        delivery = Delivery()
+    async def _reply(self, question: JudgePrompt, endpoint: Asks) -> Reply:
+        delivery = RequestTries()
         try:
             async with asyncio.timeout(self._patience_seconds):
                 return await endpoint.ask(

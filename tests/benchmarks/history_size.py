@@ -26,13 +26,13 @@ from typing import Any, Final, NamedTuple
 from msgspec import structs
 
 from consumers.engine.limits import GoalRules, Limits
-from consumers.history.search import COLUMNS, Condition, Question, quoted
+from consumers.history.search import COLUMNS, CallSearch, Condition, quoted
 from consumers.history.sqlite import Batch, SqliteHistory, words_of
 from consumers.runtime.private_files import FILE_MODE
 from consumers.runtime.process import tune_python
 from schemas.rows import CallRow, GoalsRow, Labels, Row, TurnRow, WordsRow
 from schemas.units import DAY_MS
-from streamer.history.comparison import Period, compared
+from streamer.history.comparison import ComparedPeriod, compared
 from streamer.offline.scoring import ScoringPlan, scored
 from streamer.recordings.reader import read_recordings
 from tests.benchmarks.figures import Figures, say
@@ -308,12 +308,12 @@ def answers(folder: Path, ask: Callable[[SqliteHistory], Any]) -> Any:
         store.close()
 
 
-def _days(first: int, last: int) -> Period:
-    return Period((FIRST_DAY + first) * DAY_MS, (FIRST_DAY + last) * DAY_MS)
+def _days(first: int, last: int) -> ComparedPeriod:
+    return ComparedPeriod((FIRST_DAY + first) * DAY_MS, (FIRST_DAY + last) * DAY_MS)
 
 
 SLOW: Final = [Condition("p95_ms", ">", 5_000)]
-WORST: Final = Question(*_days(DAYS - 2, DAYS - 1), [Condition("labels.agent", "=", "agent-3")])
+WORST: Final = CallSearch(*_days(DAYS - 2, DAYS - 1), [Condition("labels.agent", "=", "agent-3")])
 
 
 def measure_reading(figures: Figures, folder: Path, calls: int) -> None:
@@ -330,7 +330,7 @@ def measure_reading(figures: Figures, folder: Path, calls: int) -> None:
         "ms",
         goal=50,
     )
-    ever = Question(*_days(-1, DAYS + 1))
+    ever = CallSearch(*_days(-1, DAYS + 1))
     for name, what, goal, ask in (
         ("worst", "a day's worst 50 of an agent", 500, lambda store: store.find(WORST)),
         (

@@ -35,7 +35,7 @@ from prometheus_client import CollectorRegistry
 
 from consumers.evaluator.on_file import FileEvaluator
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.history.search import Question
+from consumers.history.search import CallSearch
 from consumers.history.sqlite import SqliteHistory
 from consumers.log.file import FILE_NAME, FileLog
 from consumers.runtime.process import wall_clock_ms
@@ -722,7 +722,7 @@ def _judge_history(folder: Path, decided: Decided, outcome: Outcome) -> None:
     history = SqliteHistory(folder)
     try:
         listed = Counter(
-            str(each["conversation_id"]) for each in history.find(Question(0, 2**53, most=None))
+            str(each["conversation_id"]) for each in history.find(CallSearch(0, 2**53, most=None))
         )
         for call, rows in sorted(decided.rows.items()):
             kept = history.call(call)

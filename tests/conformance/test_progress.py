@@ -11,6 +11,8 @@ import pytest
 
 from consumers.engine import agent_inspect as observed
 from consumers.engine.agent_inspect import (
+    AgentStep,
+    AgentTurn,
     Argument,
     Ballot,
     EvaluationError,
@@ -19,10 +21,8 @@ from consumers.engine.agent_inspect import (
     NumericalScore,
     Options,
     Parameter,
+    PlainSubgoal,
     Required,
-    Step,
-    Subgoal,
-    Turn,
     TurnProgress,
     area_of,
     auc_of,
@@ -109,12 +109,12 @@ def _number_or_error(compute: Callable[[], Any]) -> Any:
 def _judged_through_turns(case: Json, script: Script) -> list[TurnProgress]:
     silent = case.get("turns_without_response", [])
     turns = [
-        Turn("A question.", None if number in silent else "An answer.")
+        AgentTurn("A question.", None if number in silent else "An answer.")
         for number in range(1, case["turns"] + 1)
     ]
     asking = progress_through_turns(
         turns,
-        [Subgoal(name) for name in case["subgoals"]],
+        [PlainSubgoal(name) for name in case["subgoals"]],
         Options(
             **{
                 "include_judge_explanation": True,
@@ -127,7 +127,7 @@ def _judged_through_turns(case: Json, script: Script) -> list[TurnProgress]:
 
     def judge(ballot: Ballot) -> Judge:
         subgoal = ballot.about
-        assert isinstance(subgoal, Subgoal)
+        assert isinstance(subgoal, PlainSubgoal)
         return script.judge(
             (ballot.turn_index + 1, subgoal.details),
             case["judge"][subgoal.details][ballot.turn_index],
@@ -169,12 +169,12 @@ def progress_through_turns_case(case: Json) -> Json:
 
 def progress_static_case(case: Json) -> Json:
     script = Script()
-    turns = [Turn("A question.", "An answer.")] * case["turns"]
-    subgoals = [Subgoal(each["name"], each["turn"]) for each in case["subgoals"]]
+    turns = [AgentTurn("A question.", "An answer.")] * case["turns"]
+    subgoals = [PlainSubgoal(each["name"], each["turn"]) for each in case["subgoals"]]
 
     def judge(ballot: Ballot) -> Judge:
         subgoal = ballot.about
-        assert isinstance(subgoal, Subgoal)
+        assert isinstance(subgoal, PlainSubgoal)
         return script.judge((ballot.turn_index, subgoal.details), [case["judge"][subgoal.details]])
 
     try:
@@ -200,7 +200,7 @@ def majority_vote_case(case: Json) -> Json:
         judge = script.judge("vote", case["responses"], repeats=False)
         trials, retries = case.get("num_judge_trials", 5), case.get("max_retry_judge_trials", 5)
         ballot = Ballot(
-            0, 0, Subgoal("a"), trials, case.get("optimize_judge_trials", False), retries
+            0, 0, PlainSubgoal("a"), trials, case.get("optimize_judge_trials", False), retries
         )
         vote = driven(voted(ballot), lambda _: judge)
     except CRASHES as error:
@@ -220,7 +220,7 @@ def _required(spec: Json) -> Required:
 def tool_correctness_case(case: Json) -> Json:
     script = Script()
     turns = [
-        Turn(
+        AgentTurn(
             "A question.",
             "An answer.",
             None if turn["steps"] is None else [_step(step) for step in turn["steps"]],
@@ -258,9 +258,9 @@ def tool_correctness_case(case: Json) -> Json:
     }
 
 
-def _step(step: Json) -> Step:
+def _step(step: Json) -> AgentStep:
     arguments = step.get("args")
-    return Step(
+    return AgentStep(
         step.get("tool"),
         None
         if arguments is None
@@ -274,7 +274,7 @@ def _step(step: Json) -> Step:
 
 def observed_case(case: Json) -> Json:
     turns = [
-        Turn(
+        AgentTurn(
             "A question.",
             "An answer.",
             None if turn.get("steps") is None else [_step(step) for step in turn["steps"]],
@@ -282,7 +282,7 @@ def observed_case(case: Json) -> Json:
         )
         for turn in case["turns"]
     ]
-    measures: dict[str, Callable[[Sequence[Turn]], float]] = {
+    measures: dict[str, Callable[[Sequence[AgentTurn]], float]] = {
         "total_latency": observed.total_latency_ms,
         "average_latency": observed.average_latency_ms,
         "input_tokens": partial(_tokens, "input"),

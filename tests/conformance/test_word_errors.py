@@ -11,7 +11,7 @@ import pytest
 from consumers.engine.evaluator import NO_LIMITS
 from consumers.engine.limits import Limits
 from consumers.engine.measures.results import MetricResult
-from consumers.engine.measures.words import WordErrors, stt_wer
+from consumers.engine.measures.words import CallWordErrors, stt_wer
 from consumers.engine.turns.normal_text import normalised
 from schemas.rows import CallRow, NotApplicable, TurnRow, Value, number
 from schemas.rows import WordErrors as WordErrorRate
@@ -42,7 +42,7 @@ def _reference() -> dict[str, Json]:
 
 def _result(call: Json) -> MetricResult:
     """The metric's result on EVA's own context of the call."""
-    errors = WordErrors()
+    errors = CallWordErrors()
     meant, understood = (
         call["expected"]["intended_user_turns"],
         call["expected"]["transcribed_user_turns"],

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from consumers.history.search import Question
+from consumers.history.search import CallSearch
 from consumers.history.sqlite import HistoryFolderError, SqliteHistory
 from schemas.rows import Row, WordsRow, decode, decode_words
 from tests.integration.metrics_page import total
@@ -46,7 +46,7 @@ def ids(folder: Path, *, closed: bool = True) -> set[Any]:
     try:
         return {
             row["conversation_id"]
-            for row in store.find(Question(0, 2**53, most=10_000))
+            for row in store.find(CallSearch(0, 2**53, most=10_000))
             if (row["state"] == "closed") is closed
         }
     finally:

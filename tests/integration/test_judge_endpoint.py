@@ -12,7 +12,7 @@ import structlog
 
 from consumers.judge.endpoint import Endpoint
 from consumers.judge.prompts import question_of
-from consumers.judge.reply import Delivery, Reply
+from consumers.judge.reply import Reply, RequestTries
 from schemas.closed_sets import TrialOutcome, UnjudgedReason
 from schemas.judging import Judged, TokenUse, Unjudged
 from tests.support.calls.judge_questions import judge_settings, question, running_judge, talk
@@ -27,7 +27,7 @@ async def reply_to(
         endpoint = Endpoint(given, "key")
         try:
             reply = await endpoint.ask(
-                question_of(question(), given.answer_form), timeout_seconds, Delivery()
+                question_of(question(), given.answer_form), timeout_seconds, RequestTries()
             )
         finally:
             await endpoint.close()
@@ -94,7 +94,7 @@ async def test_a_request_that_is_rejected_is_told_once() -> None:
         given = judge_settings(base_url=server.url)
         endpoint = Endpoint(given, "key")
         for _ in range(3):
-            await endpoint.ask(question_of(question(), given.answer_form), 10, Delivery())
+            await endpoint.ask(question_of(question(), given.answer_form), 10, RequestTries())
         await endpoint.close()
     assert [(line["event"], line["status"], line["log_level"]) for line in lines] == [
         ("judge_request_rejected", 401, "error")
@@ -108,7 +108,7 @@ async def test_silence_is_waited_out_and_tried_again() -> None:
 
 async def test_nobody_listens() -> None:
     endpoint = Endpoint(judge_settings(base_url="http://127.0.0.1:9/v1", max_retries=0), "key")
-    reply = await endpoint.ask(question_of(question(), "structured"), 5, Delivery())
+    reply = await endpoint.ask(question_of(question(), "structured"), 5, RequestTries())
     await endpoint.close()
     assert (reply.outcome, reply.requests) == (TrialOutcome.UNAVAILABLE, 1)
 

@@ -22,7 +22,7 @@ import pytest
 from consumers.judge.prompts import question_of
 from schemas.closed_sets import InputSource
 from schemas.judging import JudgeRequest, JudgeVerdict
-from schemas.rows import CallRow, Row, Subgoal, TurnRow
+from schemas.rows import CallRow, Row, SubgoalResult, TurnRow
 from schemas.topics import JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC, SCORES_TOPIC
 from streamer.sources.simulator.traffic import simulate_call
 from tests.chaos.verdict.checker import compared
@@ -350,5 +350,5 @@ def _require_substance(rows: Sequence[Row]) -> None:
         assert set(reached) == {True, False}, f"of those that a judge decides: {is_judged}"
 
 
-def _is_judged(subgoal: Subgoal) -> bool:
+def _is_judged(subgoal: SubgoalResult) -> bool:
     return bool(subgoal.votes_complete or subgoal.votes_incomplete)

@@ -22,7 +22,7 @@ from consumers.engine.measures.eva_timing import (
 )
 from consumers.engine.measures.stages import StageLatencies
 from consumers.engine.measures.talk import talk_of
-from consumers.engine.measures.words import ErrorSums, WordErrors, compare, differences
+from consumers.engine.measures.words import CallWordErrors, ErrorSums, compare, differences
 from consumers.engine.turns.bot import BotTurnMachine
 from consumers.engine.turns.eva import Pieces, joined
 from consumers.engine.turns.heard import HeardTurn, view_of_bot_turn, view_of_eva_turn
@@ -360,7 +360,7 @@ def _differences(
 ) -> Json:
     sums: list[ErrorSums | None] = []
     for (one, other), way in ((user, compare), (assistant, differences)):
-        errors = WordErrors("en", way)
+        errors = CallWordErrors("en", way)
         errors.put(turn, one, other)
         found = errors.turns.get(turn)
         sums.append(None if found is None else found.sums)

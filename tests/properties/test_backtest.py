@@ -11,14 +11,14 @@ from consumers.engine.limits import GoalRules, Limits
 from schemas.log import LogReader
 from schemas.rows import CallRow, Row, decode, encode
 from streamer.backtest.past import PastCalls
-from streamer.backtest.rerun import Comparison, LastValues, Rerun, last_values
-from streamer.history.comparison import Period
+from streamer.backtest.rerun import LastValues, Rerun, RerunComparison, last_values
+from streamer.history.comparison import ComparedPeriod
 from streamer.trials.calls import NewestRows
 from tests.properties.owners import Acts, Log, Owner, Settings, acts
 from tests.properties.partitions import logs, rules, settings, times
 from tests.support.laws import examples
 
-EVER = Period(-(10**15), 10**15)
+EVER = ComparedPeriod(-(10**15), 10**15)
 
 _lives = st.lists(acts(), max_size=3)
 
@@ -43,7 +43,9 @@ def _again(rerun: Rerun, log: Log, since: int = 0) -> dict[str, list[bytes]]:
     return written
 
 
-def _calls(scores: Iterable[bytes], period: Period) -> tuple[PastCalls, dict[str, list[bytes]]]:
+def _calls(
+    scores: Iterable[bytes], period: ComparedPeriod
+) -> tuple[PastCalls, dict[str, list[bytes]]]:
     """The calls that closed once, in the period, and all that was written of calls that closed in
     it.
     """
@@ -72,7 +74,7 @@ def _rerun(settings: Settings, calls: PastCalls, cut_ms: int = 0) -> Rerun:
         calls.period,
         calls.by_id,
         True,
-        Comparison(),
+        RerunComparison(),
         folds_all=True,
         cut_ms=cut_ms,
         goals=goals,
@@ -90,7 +92,7 @@ def test_with_the_same_settings_every_row_is_the_same_byte_for_byte(
     _evaluated(log, settings, lives)
     closed = [row for row in map(decode, log.score_values) if is_closed(row)]
     since_ms = sorted(row.known_ms for row in closed)[skipped % len(closed)]
-    calls, then = _calls(log.score_values, Period(since_ms, EVER.until_ms))
+    calls, then = _calls(log.score_values, ComparedPeriod(since_ms, EVER.until_ms))
     rerun = _rerun(settings, calls)
     assert _again(rerun, log) == {
         conversation_id: then[conversation_id] for conversation_id in calls.by_id

@@ -6,29 +6,29 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.engine.measures.talk import SpokenTurn, ToolRun, measures_of, repeated
-from consumers.engine.turns.timeline import Span, length_ms, merged
+from consumers.engine.measures.talk import SpokenTurn, ToolRunTimes, measures_of, repeated
+from consumers.engine.turns.timeline import TimeSpan, length_ms, merged
 
 PAUSE_MS = 10
 TIMES = st.integers(0, 80)
-SPANS = st.lists(st.builds(Span, TIMES, TIMES), max_size=4).map(tuple)
+SPANS = st.lists(st.builds(TimeSpan, TIMES, TIMES), max_size=4).map(tuple)
 TURNS = st.dictionaries(
     st.integers(-1, 5),
     st.builds(SpokenTurn, SPANS, SPANS, st.integers(0, 9), st.integers(0, 9)),
     max_size=5,
 )
-TOOLS = st.lists(st.builds(ToolRun, TIMES, st.one_of(st.none(), TIMES)), max_size=3)
+TOOLS = st.lists(st.builds(ToolRunTimes, TIMES, st.one_of(st.none(), TIMES)), max_size=3)
 ENDS = st.one_of(st.none(), st.integers(80, 120))
 
 
-def _moments(spans: list[Span]) -> set[int]:
+def _moments(spans: list[TimeSpan]) -> set[int]:
     """Every millisecond of the spans: the measures, counted one by one."""
     return {ms for span in spans for ms in range(span.start_ms, span.end_ms)}
 
 
 @given(TURNS, TOOLS, ENDS)
 def test_times_are_those_that_one_counts(
-    turns: dict[int, SpokenTurn], tools: list[ToolRun], ended_ms: int | None
+    turns: dict[int, SpokenTurn], tools: list[ToolRunTimes], ended_ms: int | None
 ) -> None:
     measured = measures_of(turns, tools, PAUSE_MS, ended_ms)
     user = _moments([span for turn in turns.values() for span in turn.user])
@@ -47,7 +47,7 @@ def test_times_are_those_that_one_counts(
 
 @given(TURNS, TOOLS, ENDS)
 def test_dead_air_is_silence_after_the_caller(
-    turns: dict[int, SpokenTurn], tools: list[ToolRun], ended_ms: int | None
+    turns: dict[int, SpokenTurn], tools: list[ToolRunTimes], ended_ms: int | None
 ) -> None:
     measured = measures_of(turns, tools, PAUSE_MS, ended_ms)
     anyone = _moments([span for turn in turns.values() for span in (*turn.user, *turn.assistant)])
@@ -57,7 +57,9 @@ def test_dead_air_is_silence_after_the_caller(
     user = {
         span.end_ms for turn in turns.values() for span in turn.user if span.start_ms < span.end_ms
     }
-    speaking_or_tool = anyone | _moments([Span(tool.start_ms, tool.end_ms or 0) for tool in tools])
+    speaking_or_tool = anyone | _moments(
+        [TimeSpan(tool.start_ms, tool.end_ms or 0) for tool in tools]
+    )
     for tool in tools:
         if tool.end_ms is None:
             until_ms = min(
@@ -82,7 +84,7 @@ def test_dead_air_is_silence_after_the_caller(
 
 @given(TURNS, TOOLS, ENDS, st.randoms(use_true_random=False))
 def test_the_order_of_turns_and_tools_changes_nothing(
-    turns: dict[int, SpokenTurn], tools: list[ToolRun], ended_ms: int | None, random: Any
+    turns: dict[int, SpokenTurn], tools: list[ToolRunTimes], ended_ms: int | None, random: Any
 ) -> None:
     shuffled, other_tools = list(turns.items()), list(tools)
     random.shuffle(shuffled)

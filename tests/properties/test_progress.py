@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.engine.agent_inspect import (
+    AgentStep,
+    AgentTurn,
     Argument,
     Ballot,
     ExpectedCall,
     NumericalScore,
     Options,
     Parameter,
+    PlainSubgoal,
     Required,
-    Step,
-    Subgoal,
-    Turn,
     area_of,
     auc_of,
     per_turn_of,
@@ -66,7 +66,7 @@ def _hash(turn: int) -> str:
 def test_the_curve_after_every_turn_is_agent_inspect_s_of_the_turns_so_far(
     table: Table, max_turns: int
 ) -> None:
-    subgoals = [Subgoal(str(place)) for place in range(len(table[0]))]
+    subgoals = [PlainSubgoal(str(place)) for place in range(len(table[0]))]
     curve = ProgressCurve(len(subgoals), max_turns)
     asked = 0
     for turn in range(1, len(table) + 1):
@@ -77,11 +77,11 @@ def test_the_curve_after_every_turn_is_agent_inspect_s_of_the_turns_so_far(
         evaluations: list[int] = []
 
         def judge_of(ballot: Ballot, evaluations: list[int] = evaluations) -> Judge:
-            assert isinstance(ballot.about, Subgoal)
+            assert isinstance(ballot.about, PlainSubgoal)
             evaluations.append(ballot.turn_index)
             return _unanimous(table[ballot.turn_index][int(ballot.about.details)])
 
-        turns = [Turn("A question.", "An answer.")] * turn
+        turns = [AgentTurn("A question.", "An answer.")] * turn
         entries = driven(
             progress_through_turns(turns, subgoals, Options(max_turns=max_turns)), judge_of
         )
@@ -271,8 +271,8 @@ def _as_agent_inspect_has_it(expected: ExpectedToolCall) -> ExpectedCall:
     )
 
 
-def _step(call: CalledTool) -> Step:
-    return Step(
+def _step(call: CalledTool) -> AgentStep:
+    return AgentStep(
         call.tool, [Argument(name, value) for name, value in call.arguments.items()], call.answer
     )
 
@@ -308,7 +308,7 @@ def test_tool_correctness_after_every_turn_is_agent_inspect_s(
                 break
             asked += questions
         turns = [
-            Turn("A question.", "An answer.", [_step(call) for call in calls])
+            AgentTurn("A question.", "An answer.", [_step(call) for call in calls])
             for calls in made[:turn]
         ]
         asking = tool_correctness(

@@ -8,7 +8,7 @@ import jiwer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.engine.measures.words import WordErrors, differences
+from consumers.engine.measures.words import CallWordErrors, differences
 from consumers.engine.spelling.alphabets import English
 from consumers.engine.turns.normal_text import normalised, without_bracketed
 
@@ -126,7 +126,7 @@ SHORT, LONG = English(), _without_short_cuts()
 def test_sums_are_those_of_the_turns_that_are_left(
     changes: list[tuple[int, tuple[str, str] | None]], language: str
 ) -> None:
-    kept = WordErrors(language)
+    kept = CallWordErrors(language)
     left: dict[int, tuple[str, str]] = {}
     for turn, pair in changes:
         before = kept.sums, dict(kept.turns)
@@ -137,7 +137,7 @@ def test_sums_are_those_of_the_turns_that_are_left(
             left[turn] = pair
             has_changed = kept.put(turn, *pair)
         assert has_changed or (kept.sums, dict(kept.turns)) == before
-    again = WordErrors(language)
+    again = CallWordErrors(language)
     again.put_all(
         {turn: one for turn, (one, _) in left.items()},
         {turn: other for turn, (_, other) in left.items()},
@@ -150,7 +150,7 @@ def test_sums_are_those_of_the_turns_that_are_left(
 
 @given(st.lists(PAIRS, min_size=1, max_size=4))
 def test_the_rate_is_jiwers_of_all_turns_at_once(pairs: list[tuple[str, str]]) -> None:
-    errors = WordErrors()
+    errors = CallWordErrors()
     for turn, pair in enumerate(pairs):
         errors.put(turn, *pair)
     kept = [(without_bracketed(one), without_bracketed(other)) for one, other in pairs]

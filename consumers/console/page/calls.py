@@ -36,7 +36,7 @@ _OUTLIER_MS: Final = 600_000
 # Stretches of speech, of overlap and of silence, on the call's own clock.
 
 
-class Stretch(NamedTuple):
+class SpeechStretch(NamedTuple):
     """Somebody speaks; times in epoch milliseconds. Where only the beginning is known both are the
     same.
     """
@@ -60,7 +60,7 @@ class Interval(NamedTuple):
         return self.end_ms - self.start_ms
 
 
-def overlaps(stretches: Sequence[Stretch], least_ms: float) -> list[Interval]:
+def overlaps(stretches: Sequence[SpeechStretch], least_ms: float) -> list[Interval]:
     """Where both speak for at least so long; the turn is that of who came in."""
     users = _joined(each for each in stretches if each.speaker is Speaker.USER)
     assistants = _joined(each for each in stretches if each.speaker is Speaker.ASSISTANT)
@@ -78,7 +78,7 @@ def overlaps(stretches: Sequence[Stretch], least_ms: float) -> list[Interval]:
     return found
 
 
-def _joined(stretches: Iterable[Stretch]) -> list[Interval]:
+def _joined(stretches: Iterable[SpeechStretch]) -> list[Interval]:
     """As pieces that do not touch, in their order; each has the turn of its last stretch."""
     pieces: list[Interval] = []
     for _, turn, start_ms, end_ms in sorted(
@@ -262,7 +262,7 @@ class ReportedCall:
         """The id of a turn in the transcript."""
         return f"{self.anchor_id}-t{turn}"
 
-    def _stretches(self, sounds: Sequence[tuple[Speaker, int, Sound]]) -> Iterator[Stretch]:
+    def _stretches(self, sounds: Sequence[tuple[Speaker, int, Sound]]) -> Iterator[SpeechStretch]:
         newest = {speaker: place for place, (speaker, _, _) in enumerate(sounds)}
         for place, (speaker, turn, sound) in enumerate(sounds):
             end_ms: float = sound.start_ms
@@ -270,7 +270,7 @@ class ReportedCall:
                 end_ms = max(sound.start_ms, sound.end_ms)
             elif not self.is_over and place == newest[speaker]:
                 end_ms = max(sound.start_ms, self.end_ms)
-            yield Stretch(speaker, turn, sound.start_ms, end_ms)
+            yield SpeechStretch(speaker, turn, sound.start_ms, end_ms)
 
     def _drawn(self, turn: int, silence: Silence) -> Interval:
         """Dead air up to the answer; without one up to when the caller spoke again, or as far as

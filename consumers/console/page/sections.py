@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 from consumers.console.page.calls import (
     ReportedCall,
     ScorePart,
-    Stretch,
+    SpeechStretch,
     own_parts,
     part_of,
     parts_of,
@@ -583,7 +583,7 @@ def _label_shift(place: float, pixels: int) -> int:
 
 def _turns(call: ReportedCall, scale: Scale, pixels: int) -> Iterator[Mapping[str, object]]:
     """Each turn: its number and everything that was heard in it."""
-    by_turn: dict[int, list[Stretch]] = {}
+    by_turn: dict[int, list[SpeechStretch]] = {}
     for stretch in call.stretches:
         by_turn.setdefault(stretch.turn, []).append(stretch)
     ordered = sorted(by_turn.items(), key=lambda item: item[1][0].start_ms)[:MOST_DRAWN]
@@ -613,9 +613,9 @@ def _turns(call: ReportedCall, scale: Scale, pixels: int) -> Iterator[Mapping[st
         }
 
 
-def _merged(heard: Iterable[Stretch], least_ms: float) -> list[Stretch]:
+def _merged(heard: Iterable[SpeechStretch], least_ms: float) -> list[SpeechStretch]:
     """Stretches of a turn, those of one speaker joined that are nearer than `least_ms`."""
-    pieces: list[Stretch] = []
+    pieces: list[SpeechStretch] = []
     latest: dict[Speaker, int] = {}
     for stretch in heard:
         index = latest.get(stretch.speaker)
@@ -627,7 +627,7 @@ def _merged(heard: Iterable[Stretch], least_ms: float) -> list[Stretch]:
     return pieces
 
 
-def _turn_in_words(call: ReportedCall, turn: int, heard: Sequence[Stretch]) -> str:
+def _turn_in_words(call: ReportedCall, turn: int, heard: Sequence[SpeechStretch]) -> str:
     parts = [f"Turn {turn} from {clock(call.offset_ms(heard[0].start_ms))}"]
     for speaker in Speaker:
         spoke_ms = sum(each.end_ms - each.start_ms for each in heard if each.speaker is speaker)

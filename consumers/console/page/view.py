@@ -40,7 +40,15 @@ from schemas import rows
 from schemas.closed_sets import FAILED_USES, Anchor, CloseReason, Speaker, ToolOutcome
 from schemas.goals.goal_set import Subgoal as GoalSubgoal
 from schemas.metrics.exporter import USED_AMOUNTS
-from schemas.rows import ExpectedTool, NotApplicable, ServiceUse, Subgoal, TurnRow, Unscored, Value
+from schemas.rows import (
+    ExpectedTool,
+    NotApplicable,
+    ServiceUse,
+    SubgoalResult,
+    TurnRow,
+    Unscored,
+    Value,
+)
 from schemas.scores.trouble import MANY_INTERRUPTIONS, SLOW_MS, VERY_SLOW_MS, bad_end, troubles_of
 
 _REASON_CHARS: Final = 60
@@ -369,7 +377,7 @@ def nothing_stands_out(call: ReportedCall) -> str:
 # deploy/slo.yaml, in words and with a mark.
 
 
-class Verdict(StrEnum):
+class FigureGrade(StrEnum):
     """How good a figure is: within its objective, beyond it as in usual calls, or worse."""
 
     GOOD = "good"
@@ -392,7 +400,7 @@ class Tile(NamedTuple):
     name: str
     value: str
     more: str | None = None
-    judged: tuple[Verdict, str] | None = None
+    judged: tuple[FigureGrade, str] | None = None
     why: tuple[tuple[str, str], ...] = ()
 
 
@@ -443,7 +451,9 @@ def tiles(call: ReportedCall) -> Iterator[Tile]:
     yield _interruptions_tile(call)
     failed = row.failed_tool_calls
     judged = (
-        (Verdict.BAD, f"{failed} without success") if failed else (Verdict.GOOD, "all with success")
+        (FigureGrade.BAD, f"{failed} without success")
+        if failed
+        else (FigureGrade.GOOD, "all with success")
     )
     ends = Counter(
         use.outcome for each in call.turns for use in each.tools if use.outcome is not None
@@ -477,10 +487,10 @@ def _progress_tile(call: ReportedCall) -> Tile:
     return Tile("Goals", progress_value(call), reached, _of_progress(call), tuple(reasons))
 
 
-_OF_A_WAIT: Final[Mapping[Level, tuple[Verdict, str]]] = {
-    "": (Verdict.GOOD, f"within {seconds(SLOW_MS)}"),
-    "bad": (Verdict.FAIR, f"over {seconds(SLOW_MS)}"),
-    "urgent": (Verdict.BAD, f"over {seconds(VERY_SLOW_MS)}"),
+_OF_A_WAIT: Final[Mapping[Level, tuple[FigureGrade, str]]] = {
+    "": (FigureGrade.GOOD, f"within {seconds(SLOW_MS)}"),
+    "bad": (FigureGrade.FAIR, f"over {seconds(SLOW_MS)}"),
+    "urgent": (FigureGrade.BAD, f"over {seconds(VERY_SLOW_MS)}"),
 }
 
 
@@ -490,9 +500,9 @@ def _dead_air_tile(call: ReportedCall) -> Tile:
         return Tile("Dead air", "not known")
     threshold = threshold_of(call)
     judged = (
-        (Verdict.BAD, f"silent for over {threshold}")
+        (FigureGrade.BAD, f"silent for over {threshold}")
         if times
-        else (Verdict.GOOD, f"never over {threshold}")
+        else (FigureGrade.GOOD, f"never over {threshold}")
     )
     what = f"nobody speaks and no tool runs for over {threshold} after the caller"
     reasons = (("What", what), ("Status", "final: each is decided when it ends"))
@@ -512,26 +522,26 @@ def _interruptions_tile(call: ReportedCall) -> Tile:
     by_user, by_assistant = call.row.user_interruptions, call.row.assistant_interruptions
     judged = None
     if not by_user and not by_assistant:
-        judged = Verdict.GOOD, "none"
+        judged = FigureGrade.GOOD, "none"
     elif by_assistant >= MANY_INTERRUPTIONS:
-        judged = Verdict.BAD, "the agent again and again"
+        judged = FigureGrade.BAD, "the agent again and again"
     elif by_assistant:
-        judged = Verdict.FAIR, "the agent spoke over the caller"
+        judged = FigureGrade.FAIR, "the agent spoke over the caller"
     turns = call.row.interrupted_turns
     reasons = (("What", "one side begins to speak over the other"), *_statuses(call, turns))
     more = f"{by_user} by the caller, {by_assistant} by the agent"
     return Tile("Interruptions", str(by_user + by_assistant), more, judged, reasons)
 
 
-def _of_progress(call: ReportedCall) -> tuple[Verdict, str] | None:
+def _of_progress(call: ReportedCall) -> tuple[FigureGrade, str] | None:
     found = call.progress
     if found is None or rows.number(found.result) is None:
         return None
     if found.reached == found.subgoals:
-        return Verdict.GOOD, "every goal reached"
+        return FigureGrade.GOOD, "every goal reached"
     if call.is_closed:
-        return Verdict.BAD, "not every goal reached"
-    return (Verdict.FAIR, "stalled") if any(each.is_fault for each in _stalls(call)) else None
+        return FigureGrade.BAD, "not every goal reached"
+    return (FigureGrade.FAIR, "stalled") if any(each.is_fault for each in _stalls(call)) else None
 
 
 def _eva_tiles(call: ReportedCall) -> Iterator[Tile]:
@@ -540,9 +550,9 @@ def _eva_tiles(call: ReportedCall) -> Iterator[Tile]:
     if timing is not None and value is not None:
         least = EXPERIENCE_THRESHOLDS["turn_taking"]
         judged = (
-            (Verdict.GOOD, f"EVA passes from {least}")
+            (FigureGrade.GOOD, f"EVA passes from {least}")
             if value >= least
-            else (Verdict.BAD, f"below EVA's {least}")
+            else (FigureGrade.BAD, f"below EVA's {least}")
         )
         yield Tile(
             "Turn taking",
@@ -554,7 +564,9 @@ def _eva_tiles(call: ReportedCall) -> Iterator[Tile]:
     task = call.row.eva.get("eva_task_completion")
     value = None if task is None else rows.number(task.result)
     if value is not None:
-        judged = (Verdict.GOOD, "as expected") if value else (Verdict.BAD, "not as expected")
+        judged = (
+            (FigureGrade.GOOD, "as expected") if value else (FigureGrade.BAD, "not as expected")
+        )
         yield Tile(
             "Task", "done" if value else "not done", None, judged, tuple(reasons_of(call, None))
         )
@@ -599,7 +611,9 @@ def subgoals_of(call: ReportedCall) -> list[tuple[GoalSubgoal, str, int | None, 
     ]
 
 
-def _state(found: Subgoal, *, is_judged: bool, is_pending: bool) -> tuple[str, int | None, str]:
+def _state(
+    found: SubgoalResult, *, is_judged: bool, is_pending: bool
+) -> tuple[str, int | None, str]:
     """The state of a subgoal, the turn that reached it, and who says so."""
     how = "by code"
     if is_judged:

@@ -10,10 +10,10 @@ from consumers.engine.goals.curve import ProgressCurve
 from consumers.engine.goals.questions import (
     AT_RISK,
     MAX_KEPT_VERDICTS,
-    Answer,
     AskedAbout,
     AskingBudget,
     OpenQuestions,
+    QuestionOutcome,
     SteadyWords,
     SubgoalQuestions,
     turn_of,
@@ -28,7 +28,7 @@ from consumers.engine.turns.live import LiveCall, LiveChanges
 from schemas.closed_sets import UnscoredReason
 from schemas.goals.goal_set import ChoosesGoals, GoalSet
 from schemas.judging import JudgeRequest, JudgeVerdict, TrialAnswer, Votes
-from schemas.rows import Goals, GoalsRow, Stall, Subgoal, ToolDifference, Unscored, Value
+from schemas.rows import Goals, GoalsRow, Stall, SubgoalResult, ToolDifference, Unscored, Value
 
 # Finds stalls: no further subgoal for too many turns or too long, while some are open. Each stall
 # is published once.
@@ -169,7 +169,7 @@ class GoalProgress:
     def announce(self, known_ms: int) -> None:
         """Publishes the goal set: from now on it is the call's."""
         goal_set, rows = self.goal_set, self._rows
-        unknown = Subgoal(Unscored(UnscoredReason.NO_USER_SPEECH))
+        unknown = SubgoalResult(Unscored(UnscoredReason.NO_USER_SPEECH))
         by_judge = sum(subgoal.is_judged for subgoal in goal_set.subgoals)
         goals = Goals(goal_set.id, goal_set.digest, (unknown,) * len(goal_set.subgoals), by_judge)
         rows.set_call(known_ms, goals=goals)
@@ -356,7 +356,9 @@ class GoalProgress:
 
     # Questions.
 
-    def _settle(self, answers: list[Answer[AskedAbout]], broker_ms: int, out: list[Effect]) -> None:
+    def _settle(
+        self, answers: list[QuestionOutcome[AskedAbout]], broker_ms: int, out: list[Effect]
+    ) -> None:
         """Applies answers, asks the next questions, and publishes the changed scores."""
         before = self._curve.reached_at
         self._apply(answers)
@@ -368,7 +370,7 @@ class GoalProgress:
         if self._is_open:
             self._stalls.look_at_turns(self._since(), self._last, broker_ms)
 
-    def _apply(self, answers: list[Answer[AskedAbout]]) -> None:
+    def _apply(self, answers: list[QuestionOutcome[AskedAbout]]) -> None:
         looked_at = set()
         for answer in answers:
             finding = self._asking.find(answer)
@@ -399,23 +401,27 @@ class GoalProgress:
             abouts = self._words.steady(abouts, turn_of, now_ms)
             asked = [self._put(about, broker_ms, budget) for about in abouts]
             requests += [each for each in asked if isinstance(each, JudgeRequest)]
-            answers = [each for each in asked if isinstance(each, Answer)]
+            answers = [each for each in asked if isinstance(each, QuestionOutcome)]
             if not answers:
                 return requests
             self._apply(answers)
 
     def _put(
         self, about: AskedAbout, broker_ms: int, budget: AskingBudget
-    ) -> JudgeRequest | Answer[AskedAbout] | None:
+    ) -> JudgeRequest | QuestionOutcome[AskedAbout] | None:
         turn = turn_of(about)
         self._asking.priority = AT_RISK if self._stalls.is_stuck else 0
         input_hash = self._turns.inputs[turn]
         if not self._rules.asks_judge:
-            return Answer(about, input_hash, UnscoredReason.JUDGE_DISABLED)
+            return QuestionOutcome(about, input_hash, UnscoredReason.JUDGE_DISABLED)
         if self._questions.is_open(about, input_hash):
             return None
         if budget.is_spent:  # the next turn or answer considers it again, if one comes
-            return None if self._asks else Answer(about, input_hash, UnscoredReason.CALL_CUT_OFF)
+            return (
+                None
+                if self._asks
+                else QuestionOutcome(about, input_hash, UnscoredReason.CALL_CUT_OFF)
+            )
         transcript = budget.transcript(
             self._turns.transcripts.get(number, ()) for number in range(turn + 1)
         )
@@ -467,7 +473,7 @@ class GoalProgress:
             if reached_at[place] is not None:
                 rows.count(None, f"subgoal.{place}")
 
-    def _subgoal(self, place: int) -> Subgoal:
+    def _subgoal(self, place: int) -> SubgoalResult:
         reached_turn, standing = self._curve.reached_at[place], self._current_verdict(place)
         result: Value
         if reached_turn is not None:
@@ -477,11 +483,11 @@ class GoalProgress:
         else:
             result = 0.0 if self._last else Unscored(UnscoredReason.NO_USER_SPEECH)
         if standing is None:
-            return Subgoal(result, reached_turn)
+            return SubgoalResult(result, reached_turn)
         trials = tuple(
             trial.model_dump(mode="json") for trial in self._asking.redacted(standing.trials)
         )
-        return Subgoal(
+        return SubgoalResult(
             result, reached_turn, standing.votes.complete, standing.votes.incomplete, trials
         )
 

@@ -42,7 +42,7 @@ some 100.
 About = TypeVar("About")
 
 
-class Answer(NamedTuple, Generic[About]):
+class QuestionOutcome(NamedTuple, Generic[About]):
     """The end of a question.
 
     Attributes:
@@ -98,7 +98,7 @@ class OpenQuestions(Generic[About]):
 
     def ask(
         self, about: About, input_hash: str, request: JudgeRequest, *, is_late: bool
-    ) -> JudgeRequest | Answer[About] | None:
+    ) -> JudgeRequest | QuestionOutcome[About] | None:
         """Asks a question.
 
         Args:
@@ -112,7 +112,7 @@ class OpenQuestions(Generic[About]):
             cannot come.
         """
         if request.is_too_large:
-            return Answer(about, input_hash, UnscoredReason.TOO_LONG)
+            return QuestionOutcome(about, input_hash, UnscoredReason.TOO_LONG)
         name = request.request_id
         if name in self._open:
             return None
@@ -121,11 +121,11 @@ class OpenQuestions(Generic[About]):
         if known is not None and (is_late or known[0] < request.deadline_ms):
             return _answer(about, input_hash, known[1])
         if is_late:
-            return Answer(about, input_hash, UnscoredReason.CALL_CUT_OFF)
+            return QuestionOutcome(about, input_hash, UnscoredReason.CALL_CUT_OFF)
         self._open[name] = _Open(about, input_hash, request)
         return request
 
-    def fold(self, verdict: JudgeVerdict, broker_ms: int) -> Answer[About] | None:
+    def fold(self, verdict: JudgeVerdict, broker_ms: int) -> QuestionOutcome[About] | None:
         """The answer that a verdict gives; None when no open question matches, or the deadline has
         passed.
         """
@@ -140,13 +140,13 @@ class OpenQuestions(Generic[About]):
         del self._open[verdict.request_id]
         return _answer(question.about, question.input_hash, verdict)
 
-    def expire(self, now_ms: int) -> list[Answer[About]]:
+    def expire(self, now_ms: int) -> list[QuestionOutcome[About]]:
         """Answers without a verdict for the questions whose deadline broker time has reached."""
         return self._drop(
             lambda question: question.request.deadline_ms <= now_ms, UnscoredReason.DEADLINE
         )
 
-    def give_up(self) -> list[Answer[About]]:
+    def give_up(self) -> list[QuestionOutcome[About]]:
         """Answers without a verdict for all open questions, at the close."""
         return self._drop(lambda _: True, UnscoredReason.CALL_CUT_OFF)
 
@@ -158,22 +158,23 @@ class OpenQuestions(Generic[About]):
 
     def _drop(
         self, is_dropped: Callable[[_Open[About]], bool], reason: UnscoredReason
-    ) -> list[Answer[About]]:
+    ) -> list[QuestionOutcome[About]]:
         dropped = {name: question for name, question in self._open.items() if is_dropped(question)}
         for name in dropped:
             del self._open[name]
         return [
-            Answer(question.about, question.input_hash, reason) for question in dropped.values()
+            QuestionOutcome(question.about, question.input_hash, reason)
+            for question in dropped.values()
         ]
 
 
-def _answer(about: About, input_hash: str, verdict: JudgeVerdict) -> Answer[About]:
+def _answer(about: About, input_hash: str, verdict: JudgeVerdict) -> QuestionOutcome[About]:
     result: VerdictResult | UnscoredReason = verdict.result
     if isinstance(result, Unjudged):
         result = UnscoredReason(
             result.reason.value
         )  # a judge's reasons are among those of scores, by value
-    return Answer(about, input_hash, result, verdict.votes, verdict.answers)
+    return QuestionOutcome(about, input_hash, result, verdict.votes, verdict.answers)
 
 
 # Bounds the work of asking judges in one step: each question carries the call up to its turn, and
@@ -437,7 +438,7 @@ class SubgoalQuestions:
         """The known finding about a value of a tool call."""
         return self._found.get(_key(question))
 
-    def find(self, answer: Answer[AskedAbout]) -> bool | UnscoredReason:
+    def find(self, answer: QuestionOutcome[AskedAbout]) -> bool | UnscoredReason:
         """The finding in an answer; one about a tool call is remembered."""
         result = answer.result
         if isinstance(result, Judged):

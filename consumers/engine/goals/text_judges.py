@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from consumers.engine.effects import Effect, RequestVerdict
 from consumers.engine.goals.checks import CalledTool, TurnFacts
-from consumers.engine.goals.questions import Answer, AskingBudget, OpenQuestions
+from consumers.engine.goals.questions import AskingBudget, OpenQuestions, QuestionOutcome
 from consumers.engine.limits import GoalRules
 from consumers.engine.redaction.redactor import CallRedactor, Redactor
 from consumers.engine.rows import CallRows
@@ -405,7 +405,9 @@ class TextJudges:
                 self._user_words[turn] = meant, understood
         self._settle([], broker_ms, out)
 
-    def _settle(self, answers: list[Answer[_About]], broker_ms: int, out: list[Effect]) -> None:
+    def _settle(
+        self, answers: list[QuestionOutcome[_About]], broker_ms: int, out: list[Effect]
+    ) -> None:
         self._apply(answers)
         requests = self._ask(broker_ms)
         out.extend([RequestVerdict(request) for request in requests])
@@ -435,7 +437,7 @@ class TextJudges:
 
     def _put(
         self, about: _About, broker_ms: int, budget: AskingBudget
-    ) -> JudgeRequest | Answer[_About] | None:
+    ) -> JudgeRequest | QuestionOutcome[_About] | None:
         kind, turn = about
         input_hash = self._input_hash(about)
         if self._asked.get(about) == input_hash or (budget.is_spent and not self._is_late):
@@ -445,11 +447,11 @@ class TextJudges:
             lambda open_about, open_hash: open_about != about or open_hash == input_hash
         )
         if not self._rules.asks_judge:
-            return Answer(about, input_hash, UnscoredReason.JUDGE_DISABLED)
+            return QuestionOutcome(about, input_hash, UnscoredReason.JUDGE_DISABLED)
         if (reason := self._not_rateable(about)) is not None:
-            return Answer(about, input_hash, NotRateable(reason=reason))
+            return QuestionOutcome(about, input_hash, NotRateable(reason=reason))
         if budget.is_spent:
-            return Answer(about, input_hash, UnscoredReason.CALL_CUT_OFF)
+            return QuestionOutcome(about, input_hash, UnscoredReason.CALL_CUT_OFF)
         transcript = budget.transcript(self._shown(about))
         request = JudgeRequest(
             conversation_id=self._conversation_id,
@@ -521,7 +523,7 @@ class TextJudges:
                 items = (TranscriptItem(turn=turn, kind="user", text=said), *others)
             yield items
 
-    def _apply(self, answers: list[Answer[_About]]) -> None:
+    def _apply(self, answers: list[QuestionOutcome[_About]]) -> None:
         for answer in answers:
             if (
                 self._input_hash(answer.about) != answer.input_hash

@@ -429,7 +429,7 @@ NO_WAIT: Final = NotApplicable("the user never waited for an answer")
 
 
 @dataclass(frozen=True, slots=True)
-class WholeCall:
+class FinishedCall:
     """Inputs of the metrics of a call that is over.
 
     Attributes:
@@ -453,7 +453,7 @@ class WholeCall:
     supplied: SuppliedFacts
 
 
-def final_scores(call: WholeCall) -> Metrics:
+def final_scores(call: FinishedCall) -> Metrics:
     """Every metric that needs no judge, scored or with the reason why not; word errors are a
     measure of their own.
     """
@@ -476,26 +476,26 @@ def _unscored(reason: UnscoredReason) -> Eva:
     return Eva(Unscored(reason))
 
 
-def _turn_taking(call: WholeCall) -> Eva:
+def _turn_taking(call: FinishedCall) -> Eva:
     if call.silence is not None and not missed_turn(call.context):
         return _unscored(call.silence)
     return _of(turn_taking(call.context, call.pre_tool_speech_rate, call.turn_scores))
 
 
-def _response_speed(call: WholeCall) -> Eva:
+def _response_speed(call: FinishedCall) -> Eva:
     result = response_speed(call.context)
     if not result.skipped:
         return _of(result)
     return Eva(NO_WAIT) if call.silence is None else _unscored(call.silence)
 
 
-def _tool_call_validity(call: WholeCall) -> Eva:
+def _tool_call_validity(call: FinishedCall) -> Eva:
     if call.context.tool_responses:
         return _of(tool_call_validity(call.context))
     return Eva(NO_ANSWER if call.has_used_tool else NO_TOOL)
 
 
-def _tool_schema_validity(call: WholeCall) -> Eva:
+def _tool_schema_validity(call: FinishedCall) -> Eva:
     if call.supplied.tools is None:
         return Eva(NO_SCHEMAS)
     result = tool_schema_validity(call.context.tool_params, call.supplied.tools)
@@ -504,7 +504,7 @@ def _tool_schema_validity(call: WholeCall) -> Eva:
     return Eva(NO_ARGUMENTS if call.has_used_tool else NO_TOOL)
 
 
-def _ends(call: WholeCall) -> Metrics:
+def _ends(call: FinishedCall) -> Metrics:
     context, line = call.context, call.caller_line
     if context.conversation_ended_reason is None:
         finished = on_time = _unscored(UnscoredReason.END_REASON_UNKNOWN)
@@ -524,7 +524,7 @@ def _ends(call: WholeCall) -> Metrics:
     }
 
 
-def _state(call: WholeCall) -> Metrics:
+def _state(call: FinishedCall) -> Metrics:
     expected, final = call.supplied.expected_state, call.supplied.final_state
     if expected is None:
         authentication = completion = Eva(NO_EXPECTED_STATE)
@@ -656,7 +656,7 @@ class EvaScores:
             if turn or number(taking.result) is not None
         }
         yield
-        whole = WholeCall(
+        whole = FinishedCall(
             context,
             scores,
             None if scores else why_silent(timed, has_speech_events=live.has_speech_events),

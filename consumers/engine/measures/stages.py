@@ -11,11 +11,11 @@ from typing import Final, NamedTuple
 from consumers.engine.effects import Count
 from consumers.engine.limits import Limits
 from consumers.engine.sources.facts import RANKS, Measured, Used
-from consumers.engine.sources.findings import Findings
+from consumers.engine.sources.findings import EventFindings
 from consumers.engine.turns.bot import TokenUsage, TurnMetrics
 from consumers.engine.turns.heard import HeardTurn, HeardTurns
 from consumers.engine.turns.reported import AgentRecord
-from consumers.engine.turns.timeline import MS_DIGITS, Span, length_ms, merged
+from consumers.engine.turns.timeline import MS_DIGITS, TimeSpan, length_ms, merged
 from schemas.closed_sets import Anchor, InputSource
 from schemas.rows import StageLatency
 from schemas.scores.latency_stages import (
@@ -468,7 +468,7 @@ class StageLatencies:
         self._counts: Counter[tuple[str, ...]] = Counter()
         self._is_full = False
 
-    def observe(self, findings: Findings, time_ms: int) -> None:
+    def observe(self, findings: EventFindings, time_ms: int) -> None:
         """Folds the reports of one event, which came at `time_ms`."""
         for value in findings.measured:
             # A source reports a stage when it is over: so the stage began at least that long
@@ -635,7 +635,7 @@ class StageLatencies:
         for teller in (StageSource.ELEVENLABS, StageSource.AUDIT) if turn.tools else ():
             # The record itself has the time of pipecat's run.
             runs = [
-                Span(use.called_at_ms, use.called_at_ms + use.duration_ms)
+                TimeSpan(use.called_at_ms, use.called_at_ms + use.duration_ms)
                 for use in turn.tools
                 if use.duration_ms is not None
                 and use.called_at_ms is not None

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, cast
 
 from consumers.engine.turns.heard import HeardSide, HeardSides, HeardTurn, HeardTurns, Purpose
 from consumers.engine.turns.live import LiveCall
-from consumers.engine.turns.timeline import PairedUse, Span, Spans, length_ms, merged
+from consumers.engine.turns.timeline import PairedUse, Spans, TimeSpan, length_ms, merged
 from schemas.closed_sets import UnscoredReason
 from schemas.rows import NotApplicable, SideSpeech, SideTalk, Speech, TurnTalk, Unscored, Value
 
@@ -22,7 +22,7 @@ TURNS_OF_ONE_STEP: Final = 200
 """Turns that are measured in one step of a close: 10 ms."""
 
 
-class ToolRun(NamedTuple):
+class ToolRunTimes(NamedTuple):
     """The run of a tool in ms; a run without an end was never answered, and was waited for until
     somebody spoke.
     """
@@ -93,7 +93,7 @@ class CallMeasures(NamedTuple):
 
 def measures_of(
     turns: Mapping[int, SpokenTurn],
-    tools: Iterable[ToolRun],
+    tools: Iterable[ToolRunTimes],
     pause_ms: int,
     ended_ms: int | None = None,
 ) -> CallMeasures:
@@ -155,7 +155,7 @@ def _longest_ms(own: Spans, other: Spans, pause_ms: int) -> int:
     """
     longest_ms = start_ms = 0
     place = 0
-    last: Span | None = None
+    last: TimeSpan | None = None
     for span in own:
         if last is not None:
             while place < len(other) and other[place].end_ms <= last.end_ms:
@@ -168,12 +168,12 @@ def _longest_ms(own: Spans, other: Spans, pause_ms: int) -> int:
     return longest_ms
 
 
-def _until_somebody_speaks(tool: ToolRun, anyone: Spans, ended_ms: int | None) -> Span:
+def _until_somebody_speaks(tool: ToolRunTimes, anyone: Spans, ended_ms: int | None) -> TimeSpan:
     if tool.end_ms is not None:
-        return Span(tool.start_ms, tool.end_ms)
+        return TimeSpan(tool.start_ms, tool.end_ms)
     place = bisect_right(anyone, tool.start_ms, key=itemgetter(0))
     end_ms = anyone[place].start_ms if place < len(anyone) else ended_ms
-    return Span(tool.start_ms, tool.start_ms if end_ms is None else end_ms)
+    return TimeSpan(tool.start_ms, tool.start_ms if end_ms is None else end_ms)
 
 
 def _dead_air_ms(
@@ -423,8 +423,8 @@ def speech_in_steps(
     return speech, work + len(tools)
 
 
-def _run(start_ms: int, use: PairedUse) -> ToolRun:
-    return ToolRun(start_ms, None if use.duration_ms is None else start_ms + use.duration_ms)
+def _run(start_ms: int, use: PairedUse) -> ToolRunTimes:
+    return ToolRunTimes(start_ms, None if use.duration_ms is None else start_ms + use.duration_ms)
 
 
 def _heard_ms(side: HeardSide, end_ms: int | None) -> Value:

@@ -11,7 +11,7 @@ from msgspec import convert
 from msgspec.structs import replace
 
 from consumers.engine.limits import MILLION, SECONDS_IN_MINUTE, Price
-from consumers.engine.sources.facts import Note, Used
+from consumers.engine.sources.facts import NoteFact, Used
 from consumers.engine.turns.bot import PRICE_DIGITS, TokenUsage
 from consumers.engine.turns.heard import HeardTurn
 from schemas import rows
@@ -121,9 +121,9 @@ class Notes:
 
     def __init__(self) -> None:
         self.is_full = False
-        self._notes: list[Note] = []
+        self._notes: list[NoteFact] = []
 
-    def add(self, note: Note) -> None:
+    def add(self, note: NoteFact) -> None:
         """Keeps a note, unless it came before."""
         if note in self._notes:
             return

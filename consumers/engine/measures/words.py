@@ -85,7 +85,7 @@ Comparison = Callable[[str, str, str], TurnErrors]
 """Takes the intended words, the understood words and the language."""
 
 
-class WordErrors:
+class CallWordErrors:
     """The turns of one call.
 
     Attributes:
@@ -202,7 +202,7 @@ def stt_wer(context: MetricContext, language: str = "en") -> MetricResult:
     Returns:
         The score in EVA's encoding; its error when no turn has both texts.
     """
-    errors = WordErrors(language, as_eva=True)
+    errors = CallWordErrors(language, as_eva=True)
     errors.put_all(context.intended_user_turns, context.transcribed_user_turns)
     return errors.result()
 
@@ -509,7 +509,7 @@ class TranscriptErrors:
 
     def _pairs(
         self, context: MetricContext
-    ) -> tuple[tuple[WordErrors, Mapping[int, str], Mapping[int, str | None]], ...]:
+    ) -> tuple[tuple[CallWordErrors, Mapping[int, str], Mapping[int, str | None]], ...]:
         return (
             (self._of_user, context.intended_user_turns, context.transcribed_user_turns),
             (
@@ -519,7 +519,7 @@ class TranscriptErrors:
             ),
         )
 
-    def _put(self, errors: WordErrors, turn: int, side: HeardSide | None) -> bool:
+    def _put(self, errors: CallWordErrors, turn: int, side: HeardSide | None) -> bool:
         one, other = (
             side and side.wording(purpose) for purpose in (Purpose.MEANT, Purpose.UNDERSTOOD)
         )
@@ -530,8 +530,8 @@ class TranscriptErrors:
         return True
 
 
-def _of_both_sides(language: str) -> tuple[WordErrors, WordErrors]:
-    return WordErrors(language, _compared), WordErrors(language, _differing)
+def _of_both_sides(language: str) -> tuple[CallWordErrors, CallWordErrors]:
+    return CallWordErrors(language, _compared), CallWordErrors(language, _differing)
 
 
 def _compared(meant: str, understood: str, language: str) -> TurnErrors:

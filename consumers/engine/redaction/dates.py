@@ -18,7 +18,7 @@ from consumers.engine.redaction.languages import (
     SPANISH,
     THOUSANDS,
 )
-from consumers.engine.redaction.numbers import Digits, Run, Said, said_number
+from consumers.engine.redaction.numbers import Digits, Run, SpokenNumber, said_number
 from consumers.engine.redaction.vocabulary import (
     BIRTH_WORDS,
     BIRTHDAY_WORDS,
@@ -42,7 +42,7 @@ from consumers.engine.redaction.vocabulary import (
     VERBS_AT_THE_END,
     WORDS_OF_AN_ANSWER,
 )
-from consumers.engine.redaction.words import Span, WordKind, Words
+from consumers.engine.redaction.words import CharSpan, WordKind, Words
 
 # Finds days as people write and say them: "3/14/85", "March 3rd, 1985", "the third of march
 # nineteen eighty five".
@@ -339,7 +339,7 @@ def _year_in_words(words: Words, index: int) -> _Year | None:
         return None
     value = int(said.digits)
     if value == 2 and words.is_at(said.last + 1, THOUSANDS):
-        return _plus_years(words, Said("2000", said.last + 1, said.languages))
+        return _plus_years(words, SpokenNumber("2000", said.last + 1, said.languages))
     if len(said.digits) > 2 and _FIRST_YEAR <= value <= _LAST_YEAR:
         return _plus_years(words, said) if value % 100 == 0 else _Year(value, said.last)
     if len(said.digits) == 2 and value >= OLD_TWO_DIGIT_YEAR:
@@ -347,7 +347,7 @@ def _year_in_words(words: Words, index: int) -> _Year | None:
     return None
 
 
-def _plus_years(words: Words, century: Said) -> _Year:
+def _plus_years(words: Words, century: SpokenNumber) -> _Year:
     """A century and the years after it, in words of their own: deux mille cinq."""
     rest = said_number(words, century.last + 1) if century.last + 1 < len(words.all) else None
     if rest is None or len(rest.digits) > 2 or not rest.languages & century.languages:
@@ -421,7 +421,7 @@ WORDS_ABOUT_BIRTHS: Final = frozenset({*BIRTH_WORDS, _LAST_OF_DOB})
 _WORDS_ABOUT_DATES: Final = frozenset({*WORDS_ABOUT_BIRTHS, *BIRTHDAY_WORDS, *NO_BIRTH_WORDS})
 
 
-def find_birth_dates(words: Words, digits: Digits, latest_year: int) -> Iterator[Span]:
+def find_birth_dates(words: Words, digits: Digits, latest_year: int) -> Iterator[CharSpan]:
     """Places of dates of birth.
 
     Args:
@@ -438,7 +438,7 @@ def find_birth_dates(words: Words, digits: Digits, latest_year: int) -> Iterator
             and _is_long_ago(words, date, latest_year)
             and not _is_of_something_else(words, date)
         ):
-            span = Span(words.all[date.first].start, words.all[date.last].end)
+            span = CharSpan(words.all[date.first].start, words.all[date.last].end)
             taken = span.end
             yield span
     if taken == 0 and not words.texts.isdisjoint(WORDS_ABOUT_BIRTHS):
@@ -530,13 +530,13 @@ def _is_spelled_dob(words: Words, index: int) -> bool:
     return True
 
 
-def _dictated(words: Words, digits: Digits) -> Iterator[Span]:
+def _dictated(words: Words, digits: Digits) -> Iterator[CharSpan]:
     """Digits behind "date of birth" that can be a day, dictated one by one or in groups."""
     for run in digits.runs:
         if _is_asked_for(words, run):
             last = _end_of_day(run)
             if last is not None:
-                yield Span(
+                yield CharSpan(
                     words.all[run.groups[0].first].start, words.all[run.groups[last].last].end
                 )
 

@@ -24,7 +24,7 @@ from consumers.engine.redaction.vocabulary import (
     TWO_WORDS,
     WORDS_OF_A_SENTENCE,
 )
-from consumers.engine.redaction.words import Span, Word, WordKind, Words
+from consumers.engine.redaction.words import CharSpan, Word, WordKind, Words
 
 MAX_LOCAL_CHARS: Final = 64
 MAX_LABEL_WORDS: Final = 3
@@ -54,7 +54,7 @@ _DOMAIN: Final = re.compile(r"[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
 _TOP_LEVEL: Final = re.compile(r"[^\W\d_]{2,24}|xn--[\w-]{1,59}")
 
 
-def find_emails(words: Words) -> Iterator[Span]:
+def find_emails(words: Words) -> Iterator[CharSpan]:
     """Places of addresses, from left to right. Written and spoken addresses do not overlap."""
     if words.texts.isdisjoint(_ATS) and words.texts.isdisjoint(AT_SIGNS):
         return
@@ -95,7 +95,7 @@ def _in_english(words: Words) -> Iterator[Word]:
         index = last + 1
 
 
-def _written(source: str, at: int) -> Span | None:
+def _written(source: str, at: int) -> CharSpan | None:
     before = _LOCAL_REVERSED.match(source[max(0, at - MAX_LOCAL_CHARS) : at][::-1])
     domain = _DOMAIN.match(source, at + 1)
     if before is None or domain is None:
@@ -107,11 +107,13 @@ def _written(source: str, at: int) -> Span | None:
         labels.pop()
     local = before[0][::-1].lstrip(".'")
     return (
-        Span(at - len(local), at + 1 + len(".".join(labels))) if local and len(labels) > 1 else None
+        CharSpan(at - len(local), at + 1 + len(".".join(labels)))
+        if local and len(labels) > 1
+        else None
     )
 
 
-def _said(words: Words, at: int, not_before: int) -> Span | None:
+def _said(words: Words, at: int, not_before: int) -> CharSpan | None:
     if at == 0:
         return None
     is_announced = _is_announced(words, at)
@@ -125,7 +127,7 @@ def _said(words: Words, at: int, not_before: int) -> Span | None:
         is_at_provider = any(word.text in MAIL_PROVIDERS for word in words.all[behind : last + 1])
         if words.all[at - 1].text in NO_MAILBOXES or not (is_bare or is_at_provider):
             return None
-    return Span(words.all[first].start, words.all[last].end)
+    return CharSpan(words.all[first].start, words.all[last].end)
 
 
 def _is_announced(words: Words, at: int) -> bool:

@@ -45,7 +45,7 @@ from consumers.engine.redaction.vocabulary import (
     WORDS_ABOUT_NUMBERS,
     WORDS_OF_AN_ANSWER,
 )
-from consumers.engine.redaction.words import GERMAN_NUMBER, Near, Span, WordKind, Words
+from consumers.engine.redaction.words import GERMAN_NUMBER, CharSpan, Near, WordKind, Words
 
 # Finds digits as people dictate them: written or spoken, in groups, with pauses and fillers between
 # them.
@@ -74,7 +74,7 @@ class Group(NamedTuple):
     languages: int = ANY_LANGUAGE
 
 
-class Said(NamedTuple):
+class SpokenNumber(NamedTuple):
     """A number in words: its digits, its last word, and the languages in which it is one."""
 
     digits: str
@@ -208,14 +208,14 @@ class Digits:
         return is_pause
 
 
-def said_number(words: Words, index: int) -> Said | None:
+def said_number(words: Words, index: int) -> SpokenNumber | None:
     """The longest number in words that begins at an index, up to hundreds."""
     said = _phrase(words, index)
     if said is None:
         return None
     languages = said.languages & HUNDRED.get(_text(words, said.last + 1), 0)
     if languages and len(said.digits) <= _DIGITS_BELOW_HUNDRED and said.digits[0] != "0":
-        said = Said(f"{said.digits}00", said.last + 1, languages)
+        said = SpokenNumber(f"{said.digits}00", said.last + 1, languages)
     elif (
         len(said.digits) <= _DIGITS_BELOW_HUNDRED
         or not said.digits.endswith("00")
@@ -231,19 +231,19 @@ def said_number(words: Words, index: int) -> Said | None:
     )
     if is_one_of_many or len(rest.digits) > _DIGITS_BELOW_HUNDRED:
         return said
-    return Said(
+    return SpokenNumber(
         str(int(said.digits) + int(rest.digits)), rest.last, rest.languages & said.languages
     )
 
 
-def _phrase(words: Words, index: int) -> Said | None:
+def _phrase(words: Words, index: int) -> SpokenNumber | None:
     """The longest phrase that begins at an index and is a number; hyphens may join its words."""
     phrase = _text(words, index)
     found, last = None, index
     while phrase:
         number = PHRASES.get(phrase)
         if number is not None:
-            found = Said(number[0], last, number[1])
+            found = SpokenNumber(number[0], last, number[1])
         if phrase not in BEGUN:
             break
         last = last + 2 if words.is_at(last + 1, HYPHENS) and words.is_joined(last) else last + 1
@@ -292,7 +292,7 @@ _CARD: Final = re.compile(
 )
 
 
-def find_cards(words: Words, digits: Digits) -> Iterator[Span]:
+def find_cards(words: Words, digits: Digits) -> Iterator[CharSpan]:
     """Places of card numbers, from left to right."""
     says_card = not words.texts.isdisjoint(CARD_WORDS)
     for run in digits.runs:
@@ -307,7 +307,7 @@ def find_cards(words: Words, digits: Digits) -> Iterator[Span]:
             if last is None and says_card and run.pauses[first]:
                 last = _end_of_said_one(words, run, first)
             if last is not None:
-                yield Span(
+                yield CharSpan(
                     words.all[run.groups[first].first].start, words.all[run.groups[last].last].end
                 )
             first = first + 1 if last is None else last + 1
@@ -486,7 +486,7 @@ class _Spelling:
         return None
 
 
-def find_ibans(words: Words, digits: Digits) -> Iterator[Span]:
+def find_ibans(words: Words, digits: Digits) -> Iterator[CharSpan]:
     """Places of bank accounts, from left to right."""
     may_begin = beginnings()
     if words.texts.isdisjoint(may_begin):
@@ -502,7 +502,7 @@ def find_ibans(words: Words, digits: Digits) -> Iterator[Span]:
             ends = (_last_of_account(words, spelling, index) for spelling in spellings)
             last = next((end for end in ends if end is not None), None)
         if last is not None:
-            yield Span(words.all[index].start, words.all[last].end)
+            yield CharSpan(words.all[index].start, words.all[last].end)
         index = index + 1 if last is None else last + 1
 
 
@@ -650,7 +650,7 @@ class PhoneFinder:
             None,
         )
 
-    def find(self, words: Words, digits: Digits) -> Iterator[Span]:
+    def find(self, words: Words, digits: Digits) -> Iterator[CharSpan]:
         """Places of telephone numbers, from left to right."""
         for run in digits.runs:
             is_table = run.length > MOST_DIGITS_OF_A_RUN
@@ -778,13 +778,13 @@ def _is_single(group: Group) -> bool:
     return group.is_spoken or len(group.digits) == 1
 
 
-def _span(words: Words, run: Run, first: int, last: int) -> Span:
+def _span(words: Words, run: Run, first: int, last: int) -> CharSpan:
     begin, end = run.groups[first].first, run.groups[last].last
     if words.is_at(begin - 1, {"("}):
         begin -= 1
     if words.is_at(begin - 1, PLUS):
         begin -= 1
-    return Span(words.all[begin].start, words.all[end].end)
+    return CharSpan(words.all[begin].start, words.all[end].end)
 
 
 def _is_of_something_else(words: Words, begin: int) -> bool:

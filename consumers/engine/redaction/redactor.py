@@ -31,7 +31,7 @@ from consumers.engine.redaction.vocabulary import (
     SAID_IN_DATES,
     SPOKEN_SIGNS,
 )
-from consumers.engine.redaction.words import Span, Words, in_plain
+from consumers.engine.redaction.words import CharSpan, Words, in_plain
 from schemas.closed_sets import CUSTOM, Detector
 from schemas.goals.patterns import compiled
 from schemas.redaction import RedactionRules, tag_of
@@ -259,13 +259,13 @@ class Redactor:
             found = [span for span in places if span.end > len(lead)]
             if found:
                 inside = (
-                    Span(max(0, span.start - len(lead)), span.end - len(lead)) for span in found
+                    CharSpan(max(0, span.start - len(lead)), span.end - len(lead)) for span in found
                 )
                 text = self._replaced(text, inside, tag_of(detector), detector.value)
                 words = digits = possible = None
         return text
 
-    def _found(self, detector: Detector, words: Words, digits: Digits) -> Iterable[Span]:
+    def _found(self, detector: Detector, words: Words, digits: Digits) -> Iterable[CharSpan]:
         match detector:
             case Detector.EMAIL:
                 return find_emails(words)
@@ -278,7 +278,7 @@ class Redactor:
             case Detector.PHONE:
                 return self._phones.find(words, digits)
 
-    def _replaced(self, text: str, spans: Iterable[Span], tag: str, counted: str) -> str:
+    def _replaced(self, text: str, spans: Iterable[CharSpan], tag: str, counted: str) -> str:
         parts: list[str] = []
         end = 0
         for span in spans:
@@ -354,11 +354,11 @@ def _words_of(keys: tuple[str, ...]) -> str:
     )
 
 
-def _matches(pattern: re.Pattern[str], text: str) -> Iterator[Span]:
+def _matches(pattern: re.Pattern[str], text: str) -> Iterator[CharSpan]:
     """Findings of a pattern outside of earlier tags; a finding that reaches into a tag includes all
     of it.
     """
-    sealed = [Span(*found.span()) for found in _SEALED.finditer(text)]
+    sealed = [CharSpan(*found.span()) for found in _SEALED.finditer(text)]
     end = first = 0
     for found in pattern.finditer(text):
         start, stop = found.span()
@@ -374,7 +374,7 @@ def _matches(pattern: re.Pattern[str], text: str) -> Iterator[Span]:
         if touched:
             start, stop = min(start, touched[0].start), max(stop, touched[-1].end)
         end = stop
-        yield Span(start, stop)
+        yield CharSpan(start, stop)
 
 
 # Redacts the texts of one call: each once, and no step of the call more than a bound.

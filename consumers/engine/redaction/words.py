@@ -153,11 +153,11 @@ class Words:
         self.source = self._plain.text
         self.all: Sequence[Word] = tuple(_read(self.source))
 
-    def origin(self, span: "Span") -> "Span":
+    def origin(self, span: "CharSpan") -> "CharSpan":
         """Where a place of the plain text is in the original."""
         if self._plain.begins is None or self._plain.ends is None:
             return span
-        return Span(self._plain.begins[span.start], self._plain.ends[span.end - 1])
+        return CharSpan(self._plain.begins[span.start], self._plain.ends[span.end - 1])
 
     def with_words(self, all_words: Sequence[Word]) -> "Words":
         """The same text, read as other words."""
@@ -252,7 +252,7 @@ def _looked_up(text: str, start: int, end: int) -> Word:
 # The place of a finding in a text.
 
 
-class Span(NamedTuple):
+class CharSpan(NamedTuple):
     """The characters from `start` up to `end`, which is excluded."""
 
     start: int

@@ -12,13 +12,13 @@ from consumers.engine.sources.facts import (
     EvaElement,
     EventRule,
     Fallback,
-    Said,
     Started,
     Teller,
     ToolUsed,
+    WordsFact,
 )
-from consumers.engine.sources.findings import Findings, is_number
-from consumers.engine.turns.timeline import ToolUse
+from consumers.engine.sources.findings import EventFindings, is_number
+from consumers.engine.turns.timeline import ToolPayload
 from schemas.closed_sets import InputSource, PipelineType
 from schemas.events.audit import (
     AuditAssistant,
@@ -40,33 +40,35 @@ UNREAD_ENTRY: Final = (EvaElement(is_audit=True),)
 _FALLBACK: Final = (Fallback(),)
 
 
-def _user(event: AuditUser) -> tuple[Said]:
-    return (Said(Teller.LOG, event.value, int(event.timestamp), is_user=True, id=event.turn_id),)
+def _user(event: AuditUser) -> tuple[WordsFact]:
+    return (
+        WordsFact(Teller.LOG, event.value, int(event.timestamp), is_user=True, id=event.turn_id),
+    )
 
 
-def _assistant(event: AuditAssistant) -> tuple[Said]:
-    return (Said(Teller.LOG, event.value, int(event.timestamp), is_user=False),)
+def _assistant(event: AuditAssistant) -> tuple[WordsFact]:
+    return (WordsFact(Teller.LOG, event.value, int(event.timestamp), is_user=False),)
 
 
 def _tool_call(event: AuditToolCall) -> tuple[ToolUsed]:
-    return (ToolUsed(ToolUse(event.value.tool, event.value.parameters), is_response=False),)
+    return (ToolUsed(ToolPayload(event.value.tool, event.value.parameters), is_response=False),)
 
 
 def _tool_response(event: AuditToolResponse) -> tuple[ToolUsed]:
-    return (ToolUsed(ToolUse(event.value.tool, event.value.response), is_response=True),)
+    return (ToolUsed(ToolPayload(event.value.tool, event.value.response), is_response=True),)
 
 
 def _fallback(_event: AuditFallback) -> tuple[Fallback]:
     return _FALLBACK
 
 
-def _llm_call(event: AuditLlmCall) -> tuple[EvaElement | Findings, ...]:
+def _llm_call(event: AuditLlmCall) -> tuple[EvaElement | EventFindings, ...]:
     """One step of the model: the agent waits for all of it. A step without words in its answer was
     a tool call.
     """
     if event.latency_ms is None and event.usage is None:
         return UNREAD_ENTRY
-    findings, at_s = Findings(InputSource.AUDIT), int(event.timestamp) / 1000
+    findings, at_s = EventFindings(InputSource.AUDIT), int(event.timestamp) / 1000
     if event.latency_ms is not None:
         said = event.value.get("response") if isinstance(event.value, Mapping) else event.value
         stage = Stage.LLM_LAST_SENTENCE if said else Stage.TOOL_REQUEST

@@ -14,14 +14,20 @@ from consumers.engine.sources.facts import (
     Recorded,
     RecordedTurn,
     RecordFollows,
-    Said,
     Teller,
-    ToolRun,
+    ToolFact,
     ToolState,
+    WordsFact,
     nothing,
     plain_words,
 )
-from consumers.engine.turns.bot import AgentWords, BotHistory, SpeechMoment, TokenUsage, Words
+from consumers.engine.turns.bot import (
+    AgentWords,
+    BotElementKind,
+    BotHistory,
+    RankedWords,
+    TokenUsage,
+)
 from consumers.engine.turns.live import LiveCall
 from consumers.engine.turns.reported import ReportedTools
 from consumers.engine.turns.timeline import MS_DIGITS
@@ -70,18 +76,18 @@ def _teller(event: TimedAgentEvent) -> Teller:
     return Teller.RECORD if event.is_from_record else Teller.AGENT
 
 
-def _user(event: UserTranscript) -> tuple[RecordFollows, Said]:
+def _user(event: UserTranscript) -> tuple[RecordFollows, WordsFact]:
     said = event.user_transcription_event
     text, at_ms = said.user_transcript.strip(), int(event.timestamp)
-    return _FOLLOWS, Said(
+    return _FOLLOWS, WordsFact(
         _teller(event), text, at_ms, is_user=True, id=said.event_id, is_exact=event.is_time_exact
     )
 
 
-def _reply(event: AgentResponse) -> tuple[RecordFollows, Said]:
+def _reply(event: AgentResponse) -> tuple[RecordFollows, WordsFact]:
     said = event.agent_response_event
     text, at_ms = said.agent_response.strip(), int(event.timestamp)
-    return _FOLLOWS, Said(
+    return _FOLLOWS, WordsFact(
         _teller(event), text, at_ms, is_user=False, id=said.event_id, is_exact=event.is_time_exact
     )
 
@@ -101,9 +107,9 @@ def _interruption(event: Interruption) -> tuple[RecordFollows, CutOff]:
     )
 
 
-def _tool(event: ToolRequested) -> tuple[RecordFollows, ToolRun]:
+def _tool(event: ToolRequested) -> tuple[RecordFollows, ToolFact]:
     tool = event.data
-    return _FOLLOWS, ToolRun(
+    return _FOLLOWS, ToolFact(
         _teller(event),
         ToolState.RUNS,
         tool.tool_call_id,
@@ -116,13 +122,13 @@ def _tool(event: ToolRequested) -> tuple[RecordFollows, ToolRun]:
     )
 
 
-def _tool_reply(event: ToolReplied) -> tuple[RecordFollows, ToolRun]:
+def _tool_reply(event: ToolReplied) -> tuple[RecordFollows, ToolFact]:
     """A tool that did not run has not answered."""
     tool, state = (
         event.data,
         ToolState.CANCELLED if event.data.is_called is False else ToolState.ANSWERED,
     )
-    return _FOLLOWS, ToolRun(
+    return _FOLLOWS, ToolFact(
         _teller(event),
         state,
         tool.tool_call_id,
@@ -138,10 +144,10 @@ def _tool_reply(event: ToolReplied) -> tuple[RecordFollows, ToolRun]:
     )
 
 
-def _mcp_tool(event: McpToolCalled) -> tuple[RecordFollows, ToolRun]:
+def _mcp_tool(event: McpToolCalled) -> tuple[RecordFollows, ToolFact]:
     tool, state = event.data, _IN_TOOLS.get(event.data.state, ToolState.ASKED)
     has_answered = state is ToolState.ANSWERED
-    return _FOLLOWS, ToolRun(
+    return _FOLLOWS, ToolFact(
         _teller(event),
         state,
         tool.tool_call_id,
@@ -322,7 +328,7 @@ class _Reply(NamedTuple):
         """The words for the timeline; `heard` is the part that was heard of an answer that the
         caller cut off.
         """
-        whole = Words(
+        whole = RankedWords(
             is_user=False, rank=_HEARD_RANK, ref=self.text, event_id=self.event_id, at_ms=self.at_ms
         )
         if heard is None:
@@ -332,7 +338,7 @@ class _Reply(NamedTuple):
         )
 
 
-AgentFact = Said | Corrected | CutOff | ToolRun
+AgentFact = WordsFact | Corrected | CutOff | ToolFact
 
 
 class AgentFacts:
@@ -391,25 +397,25 @@ class _AgentStream:
     def fold(self, fact: AgentFact, live: LiveCall, bot: BotHistory) -> None:
         """Folds one fact."""
         match fact:
-            case Said() if fact.is_user:
+            case WordsFact() if fact.is_user:
                 self._on_user(fact, live, bot)
-            case Said():
+            case WordsFact():
                 self._on_reply(fact, live, bot)
             case Corrected():
                 self._on_correction(fact, bot)
             case CutOff():
                 self._on_cut_off(fact, live, bot)
-            case ToolRun():
+            case ToolFact():
                 self._on_tool(fact, live, bot)
 
-    def _on_user(self, said: Said, live: LiveCall, bot: BotHistory) -> None:
+    def _on_user(self, said: WordsFact, live: LiveCall, bot: BotHistory) -> None:
         if said.text in NO_WORDS:
             return
-        words = Words(
+        words = RankedWords(
             is_user=True, rank=_USER_RANK, ref=said.text, event_id=said.id, at_ms=said.at_ms
         )
         heard = AgentWords((words,), said.is_exact)
-        self._keys.append(bot.from_agent(SpeechMoment.AGENT_HEARD, said.at_ms, said.id, heard))
+        self._keys.append(bot.from_agent(BotElementKind.AGENT_HEARD, said.at_ms, said.id, heard))
         if (
             said.is_exact
             and not bot.machine.has_user_events
@@ -417,11 +423,11 @@ class _AgentStream:
         ):
             live.user_fell_silent(said.at_ms, bot.machine.turn)
 
-    def _on_reply(self, said: Said, live: LiveCall, bot: BotHistory) -> None:
+    def _on_reply(self, said: WordsFact, live: LiveCall, bot: BotHistory) -> None:
         reply = _Reply(0, said.text, said.id, said.is_exact, said.at_ms)
         if not reply.text:
             return
-        key = bot.from_agent(SpeechMoment.AGENT_SAID, said.at_ms, said.id, reply.said(None))
+        key = bot.from_agent(BotElementKind.AGENT_SAID, said.at_ms, said.id, reply.said(None))
         self._keys.append(key)
         event_id = _WITHOUT_ID if said.id is None else said.id
         replies = self._replies.setdefault(event_id, [])
@@ -456,15 +462,15 @@ class _AgentStream:
                 bot.timeline.replace(reply.key, said)
 
     def _on_cut_off(self, cut: CutOff, live: LiveCall, bot: BotHistory) -> None:
-        self._keys.append(bot.from_agent(SpeechMoment.AGENT_CUT_OFF, cut.at_ms, cut.id, ()))
+        self._keys.append(bot.from_agent(BotElementKind.AGENT_CUT_OFF, cut.at_ms, cut.id, ()))
         if cut.is_exact:
             live.someone_speaks(cut.at_ms, is_assistant=False)
 
-    def _on_tool(self, run: ToolRun, live: LiveCall, bot: BotHistory) -> None:
+    def _on_tool(self, run: ToolFact, live: LiveCall, bot: BotHistory) -> None:
         if run.state is ToolState.RUNS:
-            moment, is_news = SpeechMoment.TOOL_CALL, self._tools.called(bot, run)
+            moment, is_news = BotElementKind.TOOL_CALL, self._tools.called(bot, run)
         elif run.state is ToolState.ANSWERED:
-            moment, is_news = SpeechMoment.TOOL_RESPONSE, self._tools.answered(bot, run)
+            moment, is_news = BotElementKind.TOOL_RESPONSE, self._tools.answered(bot, run)
         else:
             return
         if is_news:

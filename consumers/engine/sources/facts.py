@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from consumers.engine.turns.bot import TokenUsage
-from consumers.engine.turns.timeline import ElementKind, ToolUse
+from consumers.engine.turns.timeline import ElementKind, ToolPayload
 from schemas.closed_sets import InputSource, PipelineType, Telling
 from schemas.events import audit, elevenlabs
 from schemas.events.codec import Misread
@@ -89,7 +89,7 @@ class Layer(IntEnum):
     RULING = 2
 
 
-class Speech(NamedTuple):
+class SpeechFact(NamedTuple):
     """A side begins or ends to speak at `at_s` (epoch seconds). An end may name its start, which
     counts where that was lost; a start may have the id of its sound, which its words have too.
     """
@@ -145,7 +145,7 @@ INPUT_OF: Final[Mapping[Teller, InputSource]] = {
 """The input of each, as metrics and scores name it."""
 
 
-class Said(NamedTuple):
+class WordsFact(NamedTuple):
     """The words of a side.
 
     Attributes:
@@ -199,7 +199,7 @@ class CutOff(NamedTuple):
 class ToolUsed(NamedTuple):
     """The audit log's entry of a tool that is called, or has answered."""
 
-    use: ToolUse
+    use: ToolPayload
     is_response: bool
 
 
@@ -214,7 +214,7 @@ class ToolState(IntEnum):
     CANCELLED = 3
 
 
-class ToolRun(NamedTuple):
+class ToolFact(NamedTuple):
     """A use of a tool, told in steps with its id, in any order and repeatedly.
 
     Attributes:
@@ -343,7 +343,7 @@ class EvaElement(NamedTuple):
     is_audit: bool = False
 
 
-class Note(NamedTuple):
+class NoteFact(NamedTuple):
     """Something that no sound shows: when, what, and its particulars by their names in
     `FrameworkNote`.
     """

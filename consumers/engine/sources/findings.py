@@ -21,7 +21,7 @@ MAX_TOKENS: Final = 10**9
 _NO_TOKENS: Final = TokenUsage()
 
 
-class Findings:
+class EventFindings:
     """The values in one event of `source`. `unknown` has the names and values that are left out."""
 
     __slots__ = ("measured", "source", "unknown", "used")

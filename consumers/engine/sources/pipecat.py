@@ -12,19 +12,19 @@ from consumers.engine.sources.facts import (
     EventRule,
     Layer,
     Lost,
-    Note,
-    Said,
-    Speech,
+    NoteFact,
+    SpeechFact,
     Teller,
     Text,
     TextBorder,
     ToldWait,
-    ToolRun,
+    ToolFact,
     ToolState,
     Unread,
+    WordsFact,
 )
 from consumers.engine.sources.findings import (
-    Findings,
+    EventFindings,
     is_number,
     items_in,
     moment_in,
@@ -89,19 +89,19 @@ decision about a turn.
 _CAUSES: Final = frozenset(InterruptionCause)
 
 
-def _speech(event: SpeechEventRecord) -> tuple[Speech | Note, ...]:
+def _speech(event: SpeechEventRecord) -> tuple[SpeechFact | NoteFact, ...]:
     moment = event.data
     heard = _HEARD.get(moment.kind)
     if heard is not None:
-        return (Speech(*heard, moment.timestamp, moment.started_at, moment.sound_id),)
+        return (SpeechFact(*heard, moment.timestamp, moment.started_at, moment.sound_id),)
     if moment.cause is None:
         return ()
     cause = moment.cause if moment.cause in _CAUSES else InterruptionCause.UNKNOWN.value
-    return (Note(int(moment.timestamp * MS_PER_SECOND), "interruption", (("cause", cause),)),)
+    return (NoteFact(int(moment.timestamp * MS_PER_SECOND), "interruption", (("cause", cause),)),)
 
 
-def _ruling(event: UserSpeaking) -> tuple[Speech]:
-    return (Speech(*_HEARD[event.type], event.timestamp / 1000),)
+def _ruling(event: UserSpeaking) -> tuple[SpeechFact]:
+    return (SpeechFact(*_HEARD[event.type], event.timestamp / 1000),)
 
 
 # Words.
@@ -123,7 +123,7 @@ def _border(event: TurnMarker) -> tuple[TextBorder]:
     return (TextBorder(event.type, event.timestamp),)
 
 
-def _message(event: MessageRecord) -> tuple[Said, ...]:
+def _message(event: MessageRecord) -> tuple[WordsFact, ...]:
     """The words of a turn. Those of an answer that was cut off are logged after the caller has
     begun, and belong to the turn before.
     """
@@ -135,7 +135,7 @@ def _message(event: MessageRecord) -> tuple[Said, ...]:
     is_timed = time_ms - began_ms > SAME_MOMENT_SECONDS * MS_PER_SECOND
     is_user = event.type == "user_message"
     return (
-        Said(
+        WordsFact(
             Teller.BOT,
             message.content,
             time_ms if is_user else began_ms,
@@ -155,7 +155,7 @@ NAMELESS: Final = Unread(InputSource.PIPECAT, NAMELESS_TOOL)
 """A tool of which no step has the name."""
 
 
-def _function_call(event: FunctionCallRecord) -> Iterator[Unread | ToolRun | Findings]:
+def _function_call(event: FunctionCallRecord) -> Iterator[Unread | ToolFact | EventFindings]:
     """Reads a step of a tool; one that has answered, failed, or run into its time limit also has a
     time. A running one has none yet.
     """
@@ -166,7 +166,10 @@ def _function_call(event: FunctionCallRecord) -> Iterator[Unread | ToolRun | Fin
     if call.tool_call_id is not None:
         yield _step(call.tool_call_id, call, time_ms)
     if call.has_answered and call.in_progress_at is not None:
-        end_s, findings = moment_in(call.timestamp, time_ms / 1000), Findings(InputSource.PIPECAT)
+        end_s, findings = (
+            moment_in(call.timestamp, time_ms / 1000),
+            EventFindings(InputSource.PIPECAT),
+        )
         seconds = round(end_s - call.in_progress_at, 6)
         findings.took(
             "function_call_event",
@@ -178,16 +181,16 @@ def _function_call(event: FunctionCallRecord) -> Iterator[Unread | ToolRun | Fin
         yield findings
 
 
-def _step(call_id: str, call: FunctionCall, time_ms: int) -> ToolRun:
+def _step(call_id: str, call: FunctionCall, time_ms: int) -> ToolFact:
     at_ms = time_ms if call.timestamp is None else int(call.timestamp * MS_PER_SECOND)
     name, teller = call.function_name, Teller.BOT
     if not call.is_over:
         state = ToolState.RUNS if call.is_in_progress else ToolState.ASKED
-        return ToolRun(teller, state, call_id, name, at_ms, call.arguments)
+        return ToolFact(teller, state, call_id, name, at_ms, call.arguments)
     began_ms = None if call.in_progress_at is None else int(call.in_progress_at * MS_PER_SECOND)
     if not call.has_answered:
-        return ToolRun(teller, ToolState.CANCELLED, call_id, name, at_ms, began_ms=began_ms)
-    return ToolRun(
+        return ToolFact(teller, ToolState.CANCELLED, call_id, name, at_ms, began_ms=began_ms)
+    return ToolFact(
         teller,
         ToolState.ANSWERED,
         call_id,
@@ -200,7 +203,7 @@ def _step(call_id: str, call: FunctionCall, time_ms: int) -> ToolRun:
     )
 
 
-def _note(event: CallNote) -> tuple[Note]:
+def _note(event: CallNote) -> tuple[NoteFact]:
     """A handoff, or an interruption that was none."""
     data: Mapping[str, Any] = event.data if isinstance(event.data, Mapping) else {}
     if event.type == "agent_handoff":
@@ -208,10 +211,10 @@ def _note(event: CallNote) -> tuple[Note]:
         more = {
             name: agent[:MAX_NAME_CHARS] for name, agent in agents.items() if isinstance(agent, str)
         }
-        return (Note(int(event.timestamp), "handoff", tuple(more.items())),)
+        return (NoteFact(int(event.timestamp), "handoff", tuple(more.items())),)
     resumed = data.get("resumed")
     told = (("is_resumed", resumed),) if isinstance(resumed, bool) else ()
-    return (Note(int(event.timestamp), "false_interruption", told),)
+    return (NoteFact(int(event.timestamp), "false_interruption", told),)
 
 
 def _failed(event: ProcessorFailed) -> tuple[AgentError]:
@@ -225,9 +228,13 @@ def _dropped(event: EventsDropped) -> Iterator[Lost]:
 # Measurements.
 
 
-def _metric(event: PipecatMetric) -> tuple[Findings]:
+def _metric(event: PipecatMetric) -> tuple[EventFindings]:
     """Reads a number of a MetricsFrame, as EVA logs it."""
-    kind, at_s, findings = event.type, int(event.timestamp) / 1000, Findings(InputSource.PIPECAT)
+    kind, at_s, findings = (
+        event.type,
+        int(event.timestamp) / 1000,
+        EventFindings(InputSource.PIPECAT),
+    )
     reading = PIPECAT_METRICS.get(kind)
     if reading is not None:
         service = service_kind(event.processor or "")
@@ -269,12 +276,12 @@ def _metric(event: PipecatMetric) -> tuple[Findings]:
 # Records of pipecat's observers.
 
 
-def _observed(event: ObserverRecord) -> tuple[Findings | ToldWait, ...]:
+def _observed(event: ObserverRecord) -> tuple[EventFindings | ToldWait, ...]:
     """Reads a record of an observer; nothing of one about another subject."""
     reader = _RECORD_READERS.get(event.type)
     if reader is None:
         return ()
-    findings = Findings(InputSource.PIPECAT)
+    findings = EventFindings(InputSource.PIPECAT)
     reader(event.data, int(event.timestamp) / 1000, findings)
     if event.type == "user_bot_latency" and isinstance(event.data, Mapping):
         return (findings, *_told_wait(event.data))
@@ -294,7 +301,7 @@ def _told_wait(data: Mapping[str, Any]) -> Iterator[ToldWait]:
         yield ToldWait(begin_s, end_s, seconds)
 
 
-def _service_latency(data: Any, at_s: float, findings: Findings) -> None:
+def _service_latency(data: Any, at_s: float, findings: EventFindings) -> None:
     record: Mapping[str, Any] = data if isinstance(data, Mapping) else {}
     kind, processor = record.get("kind"), text_in(record.get("processor"))
     if kind in ("ttfa", "ttfat"):
@@ -313,7 +320,7 @@ def _service_latency(data: Any, at_s: float, findings: Findings) -> None:
     )
 
 
-def _service_usage(data: Any, at_s: float, findings: Findings) -> None:
+def _service_usage(data: Any, at_s: float, findings: EventFindings) -> None:
     kind = _KIND_OF_USAGE.get(text_in(data.get("kind"))) if isinstance(data, Mapping) else None
     if kind is None:
         return
@@ -328,7 +335,7 @@ def _service_usage(data: Any, at_s: float, findings: Findings) -> None:
         )
 
 
-def _whole(stage: Stage, data: Any, at_s: float, findings: Findings) -> None:
+def _whole(stage: Stage, data: Any, at_s: float, findings: EventFindings) -> None:
     """Reads a whole wait. LiveKit tells it when the answer is over, and says when that was heard
     first.
     """
@@ -337,7 +344,7 @@ def _whole(stage: Stage, data: Any, at_s: float, findings: Findings) -> None:
     findings.took(stage, stage, StageSource.PIPECAT, record.get("latency_seconds"), end_s=end_s)
 
 
-def _breakdown(data: Any, at_s: float, findings: Findings) -> None:
+def _breakdown(data: Any, at_s: float, findings: EventFindings) -> None:
     """Reads a breakdown. Its parts are also reported one by one, except the contributions; so they
     are the second choice.
     """
@@ -364,7 +371,7 @@ def _breakdown(data: Any, at_s: float, findings: Findings) -> None:
         _part("function_calls", Stage.TOOL_RUN, item, at_s, findings, rank=1)
 
 
-def _contributions(items: list[Mapping[str, Any]], at_s: float, findings: Findings) -> None:
+def _contributions(items: list[Mapping[str, Any]], at_s: float, findings: EventFindings) -> None:
     """Reads one value for each key, the sum of its parts. The model's time to its first tool call
     is two parts together.
     """
@@ -400,7 +407,7 @@ def _part(
     stage: Stage | None,
     item: Mapping[str, Any],
     at_s: float,
-    findings: Findings,
+    findings: EventFindings,
     *,
     rank: int,
 ) -> None:
@@ -426,7 +433,7 @@ def _rank(stage: Stage | None) -> int:
 _KIND_OF_USAGE: Final[Mapping[str, ServiceKind]] = {
     kind.value.lower(): kind for kind in ServiceKind
 }
-_RECORD_READERS: Final[Mapping[str, Callable[[Any, float, Findings], None]]] = {
+_RECORD_READERS: Final[Mapping[str, Callable[[Any, float, EventFindings], None]]] = {
     "service_latency": _service_latency,
     "service_usage": _service_usage,
     "latency_breakdown": _breakdown,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from consumers.engine.sources.facts import EvaElement, EventRule, Layer, Line, Speech
+from consumers.engine.sources.facts import EvaElement, EventRule, Layer, Line, SpeechFact
 from consumers.engine.turns.timeline import ElementKind
 from schemas.events.simulator import (
     USER_ROLES,
@@ -19,9 +19,9 @@ UNREAD_ENTRY: Final = (EvaElement(),)
 _LINE: Final = Layer.LINE  # looked up once
 
 
-def _audio(event: AudioEvent) -> tuple[Speech]:
+def _audio(event: AudioEvent) -> tuple[SpeechFact]:
     return (
-        Speech(
+        SpeechFact(
             _LINE,
             event.user in USER_ROLES,
             event.event_type == "audio_start",

@@ -17,7 +17,7 @@ from consumers.engine.turns.timeline import (
     Replays,
     Timeline,
     ToolEntry,
-    ToolUse,
+    ToolPayload,
     order_key,
 )
 from schemas.units import MS_PER_SECOND
@@ -58,7 +58,7 @@ class TextPiece:
         self.length += len(self.glue) + len(frame)
 
 
-class SpokenText:
+class PipecatTexts:
     """The texts of one call's pipecat stream, in stream order. Replies of the model count only
     while no text went to synthesis.
     """
@@ -176,7 +176,7 @@ class Gap:
     BOT_START: Final = 32
 
 
-class SpeechMoment(IntEnum):
+class BotElementKind(IntEnum):
     """Kinds of elements on the bot's timeline, with the layer that reports them."""
 
     VAD_STARTED = 0
@@ -196,7 +196,7 @@ class SpeechMoment(IntEnum):
     FALLBACK = 14
 
 
-class Words(NamedTuple):
+class RankedWords(NamedTuple):
     """Words of one speaker: the rank of their source (0 is best), and the text, the bot's text or
     its key in EVA's history.
 
@@ -222,7 +222,7 @@ class AgentWords(NamedTuple):
     gives only the order.
     """
 
-    words: tuple[Words, ...]
+    words: tuple[RankedWords, ...]
     is_exact: bool
 
 
@@ -372,7 +372,7 @@ class BotTurnMachine:
         self.latest_words_s = latest_words_s
         self._sounds_s = dict[str, float]()
         self.turns = dict[int, BotTurn]()
-        self.words = dict[int, tuple[Words, ...]]()
+        self.words = dict[int, tuple[RankedWords, ...]]()
         self.touched = set[int]()
         self.reworded = set[int]()
         self.have_words_changed = False
@@ -642,7 +642,7 @@ class BotTurnMachine:
             self._change(self.turn, bot_starts=starts, bot_ends=ends, gaps=gaps)
         self.bot_closed_s = at_s
 
-    def _words(self, words: Words, time_ms: int) -> None:
+    def _words(self, words: RankedWords, time_ms: int) -> None:
         # Words are no part of a turn as it is heard: only judging, transcripts and counts of words
         # read them.
         turn = self.turn if self.hears_agent else self.answering
@@ -662,7 +662,7 @@ class BotTurnMachine:
             self.has_bot_spoken = True
             self._change(turn, written=(*self._of(turn).written, time_ms / 1000))
 
-    def _turn_of_caller(self, words: Words, at_s: float) -> int:
+    def _turn_of_caller(self, words: RankedWords, at_s: float) -> int:
         """The turn of the sound that these words of the caller are of; they came at `at_s`."""
         if words.sound_id in self._sounds_s:
             words = words._replace(sounded_s=self._sounds_s[words.sound_id])
@@ -706,7 +706,7 @@ class BotTurnMachine:
         return turn - 1
 
     def _are_of_a_sound_before(
-        self, words: Words, at_s: float, start_s: float | None, turn: int, *, is_open: bool
+        self, words: RankedWords, at_s: float, start_s: float | None, turn: int, *, is_open: bool
     ) -> bool:
         """Whether words came after the caller's newest sound began and are of an earlier one.
 
@@ -732,7 +732,7 @@ class BotTurnMachine:
             each.is_user and each.rank == words.rank for each in self.words.get(turn, ())
         )
 
-    def _sounded(self, words: Words, turn: int) -> int:
+    def _sounded(self, words: RankedWords, turn: int) -> int:
         """The turn, at most this one, in which the words sounded, by their own time."""
         if words.sounded_s is not None:
             while (
@@ -743,7 +743,7 @@ class BotTurnMachine:
         return turn
 
     def _bot_text(self, piece: TextPiece, time_ms: int) -> None:
-        self._words(Words(is_user=False, rank=0, ref=piece), time_ms)
+        self._words(RankedWords(is_user=False, rank=0, ref=piece), time_ms)
         if self.has_bot_events:
             return
         self.has_bot_spoken = True
@@ -877,13 +877,13 @@ class BotTurnMachine:
     def _fallback(self, _payload: None, _time_ms: int) -> None:
         self._change(self.turn, is_fallback=True)
 
-    def _tool_call(self, use: ToolUse, time_ms: int) -> None:
+    def _tool_call(self, use: ToolPayload, time_ms: int) -> None:
         self._tool(use, time_ms, is_response=False)
 
-    def _tool_response(self, use: ToolUse, time_ms: int) -> None:
+    def _tool_response(self, use: ToolPayload, time_ms: int) -> None:
         self._tool(use, time_ms, is_response=True)
 
-    def _tool(self, use: ToolUse, time_ms: int, *, is_response: bool) -> None:
+    def _tool(self, use: ToolPayload, time_ms: int, *, is_response: bool) -> None:
         self._change(self.turn)
         self.last_tool = ToolEntry(self.last_tool, self.turn, use, time_ms, is_response=is_response)
 
@@ -906,31 +906,31 @@ def _first_from(event_id: int | None, ids: list[int | None]) -> int | None:
 _FIELDS = tuple(BotTurnMachine.__annotations__)
 _read_fields = attrgetter(*_FIELDS)
 # The rule of a kind of moment is the method of its name.
-_RULES = tuple(getattr(BotTurnMachine, f"_{kind.name.lower()}") for kind in SpeechMoment)
+_RULES = tuple(getattr(BotTurnMachine, f"_{kind.name.lower()}") for kind in BotElementKind)
 
 
 # The bot's own view of who speaks, as a timeline: speech moments of pipecat's stream, tools and
 # transcripts of the audit log, events of an ElevenLabs agent.
 
 _START_OF = {
-    SpeechMoment.VAD_STOPPED: SpeechMoment.VAD_STARTED,
-    SpeechMoment.TURN_RELEASED: SpeechMoment.TURN_STARTED,
-    SpeechMoment.BOT_STOPPED: SpeechMoment.BOT_STARTED,
+    BotElementKind.VAD_STOPPED: BotElementKind.VAD_STARTED,
+    BotElementKind.TURN_RELEASED: BotElementKind.TURN_STARTED,
+    BotElementKind.BOT_STOPPED: BotElementKind.BOT_STARTED,
 }
-_OF_DETECTOR = (SpeechMoment.VAD_STARTED, SpeechMoment.VAD_STOPPED)
-_RULINGS = (SpeechMoment.TURN_STARTED, SpeechMoment.TURN_RELEASED)
-_OF_THE_BOT = (SpeechMoment.BOT_STARTED, SpeechMoment.BOT_STOPPED)
-_BORDERS = (SpeechMoment.VAD_STARTED, SpeechMoment.TURN_STARTED)
+_OF_DETECTOR = (BotElementKind.VAD_STARTED, BotElementKind.VAD_STOPPED)
+_RULINGS = (BotElementKind.TURN_STARTED, BotElementKind.TURN_RELEASED)
+_OF_THE_BOT = (BotElementKind.BOT_STARTED, BotElementKind.BOT_STOPPED)
+_BORDERS = (BotElementKind.VAD_STARTED, BotElementKind.TURN_STARTED)
 """Moments at which a turn of the caller can begin, so that the bot's further words are another
 piece.
 """
 
 _AGENT_PLACES = {
-    SpeechMoment.AGENT_HEARD: 0,
-    SpeechMoment.TOOL_CALL: 1,
-    SpeechMoment.TOOL_RESPONSE: 2,
-    SpeechMoment.AGENT_SAID: 3,
-    SpeechMoment.AGENT_CUT_OFF: 4,
+    BotElementKind.AGENT_HEARD: 0,
+    BotElementKind.TOOL_CALL: 1,
+    BotElementKind.TOOL_RESPONSE: 2,
+    BotElementKind.AGENT_SAID: 3,
+    BotElementKind.AGENT_CUT_OFF: 4,
 }
 """Order of an agent's events that a bridge receives in the same millisecond: the usual course of a
 turn.
@@ -948,28 +948,28 @@ class BotHistory:
         self._pipecat_count = 0
         self._audit_count = 0
         self._words_count = 0
-        self._starts_s: dict[SpeechMoment, float] = {}
+        self._starts_s: dict[BotElementKind, float] = {}
         self._has_answers = False
-        self._text = SpokenText()
+        self._text = PipecatTexts()
 
     @property
     def has_moments(self) -> bool:
         """Whether there is any moment of speech or use of a tool."""
         return len(self.timeline) > self._words_count
 
-    def said_in_log(self, time_ms: int, words: Words) -> None:
+    def said_in_log(self, time_ms: int, words: RankedWords) -> None:
         """Adds words from the audit log."""
         self._words_count += 1
         self._has_answers = self._has_answers or not words.is_user
-        self.audited(SpeechMoment.WORDS, time_ms, words)
+        self.audited(BotElementKind.WORDS, time_ms, words)
 
-    def said_to_pipecat(self, time_ms: int, words: Words) -> None:
+    def said_to_pipecat(self, time_ms: int, words: RankedWords) -> None:
         """Adds words from pipecat's stream."""
         self._words_count += 1
         self._has_answers = self._has_answers or not words.is_user
-        self._insert(time_ms, SpeechMoment.WORDS, words)
+        self._insert(time_ms, BotElementKind.WORDS, words)
 
-    def said_in_record(self, said: Iterable[tuple[int, Words]]) -> None:
+    def said_in_record(self, said: Iterable[tuple[int, RankedWords]]) -> None:
         """Adds words that a record has of the call, with the times in ms at which they
         were said.
         """
@@ -979,24 +979,24 @@ class BotHistory:
             self._pipecat_count += 1
             self._has_answers = self._has_answers or not words.is_user
             found.append(
-                (order_key(time_ms, PIPECAT_RANK, self._pipecat_count), SpeechMoment.WORDS, words)
+                (order_key(time_ms, PIPECAT_RANK, self._pipecat_count), BotElementKind.WORDS, words)
             )
         self.timeline.insert_all(found)
 
-    def is_start_unseen(self, moment: SpeechMoment) -> bool:
+    def is_start_unseen(self, moment: BotElementKind) -> bool:
         """Whether a moment that is not added yet shows that somebody speaks whose start was lost:
         the bot stops that did not speak, or the caller's turn begins and the detector, which hears
         this call, has heard no sound.
         """
-        if moment is SpeechMoment.TURN_STARTED:
+        if moment is BotElementKind.TURN_STARTED:
             return (
                 self.machine.hears_detector
                 and self.machine.vad_open_s is None
                 and self.machine.pending_vad is None
             )
-        return moment is SpeechMoment.BOT_STOPPED and self.machine.bot_turn is None
+        return moment is BotElementKind.BOT_STOPPED and self.machine.bot_turn is None
 
-    def spoken(self, moment: SpeechMoment, at_s: float, started_s: float | None = None) -> bool:
+    def spoken(self, moment: BotElementKind, at_s: float, started_s: float | None = None) -> bool:
         """Adds the start or end of somebody's speech at `at_s` (epoch seconds).
 
         Args:
@@ -1020,7 +1020,7 @@ class BotHistory:
         self._spoken(moment, at_s)
         return is_found
 
-    def _spoken(self, moment: SpeechMoment, at_s: float) -> None:
+    def _spoken(self, moment: BotElementKind, at_s: float) -> None:
         if moment in _BORDERS:
             self._text.close()
         if moment in _RULINGS and not self.machine.has_rulings:
@@ -1035,7 +1035,7 @@ class BotHistory:
         self._starts_s[moment] = at_s
         self._insert(int(at_s * 1000), moment, at_s)
 
-    def _insert(self, time_ms: int, moment: SpeechMoment, payload: object) -> int:
+    def _insert(self, time_ms: int, moment: BotElementKind, payload: object) -> int:
         self._pipecat_count += 1
         key = order_key(time_ms, PIPECAT_RANK, self._pipecat_count)
         self.timeline.insert(key, moment, payload)
@@ -1058,19 +1058,19 @@ class BotHistory:
     def place_text(self, piece: TextPiece, time_ms: int) -> None:
         """Adds a piece of the bot's text."""
         self._hear_bot()
-        piece.key = self._insert(time_ms, SpeechMoment.BOT_TEXT, piece)
+        piece.key = self._insert(time_ms, BotElementKind.BOT_TEXT, piece)
 
     def displace_text(self, piece: TextPiece) -> None:
         """Removes a piece of the bot's text."""
         self.timeline.remove(piece.key)
 
-    def audited(self, moment: SpeechMoment, time_ms: int, payload: object) -> None:
+    def audited(self, moment: BotElementKind, time_ms: int, payload: object) -> None:
         """Adds a tool, or the agent's transcript of the caller, from the audit log."""
         self._audit_count += 1
         self.timeline.insert(order_key(time_ms, AUDIT_RANK, self._audit_count), moment, payload)
 
     def from_agent(
-        self, moment: SpeechMoment, time_ms: int, event_id: int | None, payload: object
+        self, moment: BotElementKind, time_ms: int, event_id: int | None, payload: object
     ) -> int:
         """Adds an event of an ElevenLabs agent; `payload` is not None.
 
@@ -1078,7 +1078,7 @@ class BotHistory:
             The key by which it can be changed. Equal times are ordered by id, then by the usual
             course of a turn, then by arrival.
         """
-        if moment is SpeechMoment.AGENT_SAID:
+        if moment is BotElementKind.AGENT_SAID:
             self._hear_bot()
         index = min(event_id or 0, _MAX_ORDERED_ID) << 16 | _AGENT_PLACES[moment] << 13
         key = order_key(time_ms, AGENT_RANK, index)
@@ -1090,7 +1090,7 @@ class BotHistory:
     def fell_back(self, time_ms: int) -> None:
         """Adds a step of the agent's turn-end timer."""
         self._words_count += 1  # a fallback says nothing about speech
-        self.audited(SpeechMoment.FALLBACK, time_ms, None)
+        self.audited(BotElementKind.FALLBACK, time_ms, None)
 
     def hear_transcripts(self, *, are_heard: bool) -> None:
         """Sets whether the agent's transcripts of the caller mark the end of a turn; a change folds

@@ -30,7 +30,7 @@ from consumers.engine.turns.timeline import (
     Replays,
     Timeline,
     ToolEntry,
-    ToolUse,
+    ToolPayload,
     order_key,
 )
 from schemas.closed_sets import PipelineType
@@ -160,7 +160,7 @@ class TraceEntry(NamedTuple):
     role: str | None
     kind: str
     turn: int
-    content: Pieces | ToolUse
+    content: Pieces | ToolPayload
     time_ms: int | None
     is_from_audit: bool = False
     is_nudge: bool = False
@@ -286,7 +286,11 @@ class EvaTurnMachine:
         passed: list[TraceEntry] = []
         entry = self.trace
         while entry is not None and entry.turn == turn:
-            if entry.role == role and entry.kind == kind and not isinstance(entry.content, ToolUse):
+            if (
+                entry.role == role
+                and entry.kind == kind
+                and not isinstance(entry.content, ToolPayload)
+            ):
                 entry = entry._replace(content=grown(entry.content, label))
                 for later in reversed(passed):
                     entry = later._replace(previous=entry)
@@ -349,13 +353,13 @@ class EvaTurnMachine:
         self._heard(self.turn).is_fallback = True
         self.is_nudge_next = True
 
-    def _tool_call(self, use: ToolUse, time_ms: int) -> None:  # 5.4
+    def _tool_call(self, use: ToolPayload, time_ms: int) -> None:  # 5.4
         self._tool(use, time_ms, is_response=False)
 
-    def _tool_response(self, use: ToolUse, time_ms: int) -> None:
+    def _tool_response(self, use: ToolPayload, time_ms: int) -> None:
         self._tool(use, time_ms, is_response=True)
 
-    def _tool(self, use: ToolUse, time_ms: int, *, is_response: bool) -> None:
+    def _tool(self, use: ToolPayload, time_ms: int, *, is_response: bool) -> None:
         self.has_tool_run = True
         self._heard(self.turn)
         self.last_tool = ToolEntry(self.last_tool, self.turn, use, time_ms, is_response=is_response)
@@ -652,7 +656,7 @@ class _ContextBuilder:
         searched_chars = 0
         kept = []
         for entry in raw:
-            if not entry.is_from_audit or isinstance(entry.content, ToolUse):
+            if not entry.is_from_audit or isinstance(entry.content, ToolPayload):
                 kept.append(entry)
                 continue
             if entry.turn not in spoken:
@@ -735,9 +739,11 @@ class _ContextBuilder:
         self._heard_assistant[number] = f"{heard} {CUT_ITSELF_OFF}" if heard else meant
 
 
-def _uses(raw: list[TraceEntry], kind: str) -> list[ToolUse]:
+def _uses(raw: list[TraceEntry], kind: str) -> list[ToolPayload]:
     return [
-        entry.content for entry in raw if entry.kind == kind and isinstance(entry.content, ToolUse)
+        entry.content
+        for entry in raw
+        if entry.kind == kind and isinstance(entry.content, ToolPayload)
     ]
 
 
@@ -755,7 +761,7 @@ def _grouped(entries: list[TraceEntry]) -> list[Entry]:
     open_turn: int | None = None
     for entry in entries:
         content = entry.content
-        if isinstance(content, ToolUse):
+        if isinstance(content, ToolPayload):
             value_name = "parameters" if entry.kind == "tool_call" else "tool_response"
             grouped.append(
                 {

@@ -17,8 +17,8 @@ from consumers.engine.turns.bot import (
     BotTurn,
     BotTurnMachine,
     Gap,
+    RankedWords,
     TextPiece,
-    Words,
     spoken_once,
 )
 from consumers.engine.turns.eva import (
@@ -35,10 +35,10 @@ from consumers.engine.turns.normal_text import without_bracketed
 from consumers.engine.turns.timeline import (
     PairedUse,
     Source,
-    Span,
     Spans,
+    TimeSpan,
     ToolEntry,
-    ToolUse,
+    ToolPayload,
     ToolUses,
     TurnView,
     key_time_ms,
@@ -305,7 +305,7 @@ class HeardSide(NamedTuple):
         for start_s, stop_s in self._pairs():
             stop_ms = end_ms if stop_s is None else _ms(stop_s)
             if stop_ms is not None:
-                found.append(Span(_ms(start_s), stop_ms))
+                found.append(TimeSpan(_ms(start_s), stop_ms))
         return tuple(found)
 
     @property
@@ -755,7 +755,7 @@ class _Words:
     __slots__ = ("_history", "_is_unheard", "_said")
 
     def __init__(
-        self, said: Sequence[Words], history: EvaHistory, *, is_unheard: bool = False
+        self, said: Sequence[RankedWords], history: EvaHistory, *, is_unheard: bool = False
     ) -> None:
         self._said = said
         self._history = history
@@ -803,7 +803,7 @@ class _Words:
         keys = (ref.key if isinstance(ref, TextPiece) else ref for ref in refs)
         return next((key_time_ms(key) for key in keys if isinstance(key, int)), None)
 
-    def _of(self, source: WordSource, *, is_user: bool) -> list[Words]:
+    def _of(self, source: WordSource, *, is_user: bool) -> list[RankedWords]:
         if source is WordSource.MEANT:
             return [] if is_user else self._meant()
         rank = _RANKS[is_user].get(source)
@@ -818,8 +818,8 @@ class _Words:
             return []
         return _spoken_once(said)
 
-    def _meant(self) -> list[Words]:
-        said: list[Words] = []
+    def _meant(self) -> list[RankedWords]:
+        said: list[RankedWords] = []
         for words in self._said:
             if words.is_user or isinstance(words.ref, int):
                 continue
@@ -832,7 +832,7 @@ class _Words:
                 )
         return _spoken_once(said)
 
-    def _text(self, words: Words) -> str:
+    def _text(self, words: RankedWords) -> str:
         match words.ref:
             case TextPiece(text=text):
                 return text
@@ -842,7 +842,7 @@ class _Words:
                 return self._history.text_at(key)
 
 
-def _spoken_once(said: list[Words]) -> list[Words]:
+def _spoken_once(said: list[RankedWords]) -> list[RankedWords]:
     """The words without what was said twice: once in pieces, of those then the pieces count."""
     pieces = [words.ref for words in said if isinstance(words.ref, TextPiece)]
     if not pieces:
@@ -851,7 +851,7 @@ def _spoken_once(said: list[Words]) -> list[Words]:
     return [words for words in said if words.ref in kept]
 
 
-def _told_ms(words: Words) -> int | None:
+def _told_ms(words: RankedWords) -> int | None:
     match words.ref:
         case TextPiece(key=key):
             return key_time_ms(key)
@@ -1001,7 +1001,9 @@ class _CallerWords:
             )
         if source is WordSource.TRACE and not is_user:
             written = [entry.content for entry in reversed(self._entries) if entry.is_from_audit]
-            return tuple(joined(content) for content in written if not isinstance(content, ToolUse))
+            return tuple(
+                joined(content) for content in written if not isinstance(content, ToolPayload)
+            )
         text = (self._of_user if is_user else self._of_assistant).get(source)
         return () if text is None else (joined(text),)
 

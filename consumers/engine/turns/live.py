@@ -12,14 +12,14 @@ from msgspec import structs
 from consumers.engine.effects import Effect
 from consumers.engine.limits import Limits
 from consumers.engine.rows import CallRows
-from consumers.engine.sources.facts import Said, ToldWait, ToolRun, ToolState
+from consumers.engine.sources.facts import ToldWait, ToolFact, ToolState, WordsFact
 from consumers.engine.turns.bot import (
     MESSAGE_RANK,
+    BotElementKind,
     BotHistory,
     BotTurn,
     BotTurnMachine,
-    SpeechMoment,
-    Words,
+    RankedWords,
 )
 from consumers.engine.turns.dead_air import DeadAirWatch
 from consumers.engine.turns.eva import EvaHistory, EvaTurnMachine
@@ -37,7 +37,7 @@ from consumers.engine.turns.timeline import (
     PairedUse,
     SilenceKind,
     ToolEntry,
-    ToolUse,
+    ToolPayload,
     ToolUses,
     TurnView,
     UseKey,
@@ -268,7 +268,7 @@ class FunctionCalls:
         self._tools = ReportedTools()
         self._heard: set[tuple[str, bool]] = set()
         self._names: dict[str, str] = {}
-        self._nameless: dict[str, list[ToolRun]] = {}
+        self._nameless: dict[str, list[ToolFact]] = {}
         self._gave_way_at: BrokerMoment | None = None
 
     @property
@@ -277,7 +277,7 @@ class FunctionCalls:
         return len(self._nameless)
 
     def fold(
-        self, run: ToolRun, at: BrokerMoment, dead_air: DeadAirWatch, bot: BotHistory | None
+        self, run: ToolFact, at: BrokerMoment, dead_air: DeadAirWatch, bot: BotHistory | None
     ) -> None:
         """Folds one step of a use. One step of several needs to have the name. `bot` is None where
         a simulated caller hears the call.
@@ -301,7 +301,7 @@ class FunctionCalls:
         for step in (*self._nameless.pop(call_id, ()), run):
             self._use(bot, step._replace(name=name))
 
-    def _use(self, bot: BotHistory, run: ToolRun) -> None:
+    def _use(self, bot: BotHistory, run: ToolFact) -> None:
         if run.state is ToolState.RUNS:
             self._tools.called(bot, run)
         elif run.began_ms is not None:
@@ -416,8 +416,8 @@ class AgentErrors:
 # turns to EVA's, as a revision. Estimates of an ElevenLabs agent's turns give way to the values of
 # the conversation record, once it is there.
 
-_USER_STARTS = frozenset({SpeechMoment.VAD_STARTED, SpeechMoment.TURN_STARTED})
-_ASSISTANTS = frozenset({SpeechMoment.BOT_STARTED, SpeechMoment.BOT_STOPPED})
+_USER_STARTS = frozenset({BotElementKind.VAD_STARTED, BotElementKind.TURN_STARTED})
+_ASSISTANTS = frozenset({BotElementKind.BOT_STARTED, BotElementKind.BOT_STOPPED})
 MAX_ANSWERS: Final = 20
 """Starts of the assistant's speech that are kept, the newest ones: one may come before the silence
 that it ends is known.
@@ -565,7 +565,7 @@ class LiveCall:
 
     def moment(
         self,
-        moment: SpeechMoment,
+        moment: BotElementKind,
         at_s: float,
         started_s: float | None = None,
         sound_id: str | None = None,
@@ -592,12 +592,12 @@ class LiveCall:
                 self._assistant_heard(at_ms)
         elif moment in _USER_STARTS:
             self.dead_air.note(SilenceKind.USER_STARTED, at_ms, self.broker_moment, self._heard_by)
-        elif moment is SpeechMoment.BOT_STARTED:
+        elif moment is BotElementKind.BOT_STARTED:
             self.someone_speaks(at_ms, is_assistant=True)
         if machine.bot_turn is None and (
-            (moment is SpeechMoment.VAD_STOPPED and machine.pending_vad is None)
+            (moment is BotElementKind.VAD_STOPPED and machine.pending_vad is None)
             or (
-                moment is SpeechMoment.TURN_RELEASED
+                moment is BotElementKind.TURN_RELEASED
                 and not machine.turns.get(machine.turn, BotTurn()).vad_starts
             )
         ):
@@ -626,19 +626,19 @@ class LiveCall:
         bot = self.bot
         if bot is None:
             return
-        bot.audited(SpeechMoment.USER_TEXT, time_ms, time_ms / 1000)
-        bot.said_in_log(time_ms, Words(is_user=True, rank=0, ref=key))
+        bot.audited(BotElementKind.USER_TEXT, time_ms, time_ms / 1000)
+        bot.said_in_log(time_ms, RankedWords(is_user=True, rank=0, ref=key))
         if bot.machine.hears_transcripts and not bot.machine.has_user_events:
             self.user_fell_silent(time_ms, bot.machine.turn, HeardBy.TRANSCRIPT)
 
     def assistant_text(self, time_ms: int, key: int) -> None:
         """Folds an answer of the agent."""
         if self.bot is not None:
-            self.bot.said_in_log(time_ms, Words(is_user=False, rank=1, ref=key))
+            self.bot.said_in_log(time_ms, RankedWords(is_user=False, rank=1, ref=key))
             if self.bot.machine.is_mute:  # its words are the answer
                 self.someone_speaks(time_ms, is_assistant=True)
 
-    def message(self, said: Said) -> None:
+    def message(self, said: WordsFact) -> None:
         """Folds the bot's own record of an utterance, for calls whose audit log lacks it."""
         if self.bot is None:
             return
@@ -648,7 +648,7 @@ class LiveCall:
             self.someone_speaks(said.at_ms, is_assistant=True)
         self.bot.said_to_pipecat(said.at_ms, _words_of(said))
 
-    def recorded_words(self, said: Iterable[Said]) -> None:
+    def recorded_words(self, said: Iterable[WordsFact]) -> None:
         """Folds the words of a record that came after what it tells."""
         if self.bot is not None:
             self.bot.said_in_record((each.at_ms, _words_of(each)) for each in said)
@@ -660,25 +660,25 @@ class LiveCall:
         if self.bot is not None:
             self.bot.hear_transcripts(are_heard=self.history.pipeline_type is PipelineType.CASCADE)
 
-    def tool_used(self, moment: SpeechMoment, use: ToolUse, time_ms: int) -> None:
+    def tool_used(self, moment: BotElementKind, use: ToolPayload, time_ms: int) -> None:
         """Folds the call of a tool from the audit log, or the answer of one."""
         if self.bot is not None:
             self.bot.audited(moment, time_ms, use)
         self.other_tool(moment, time_ms)
 
-    def other_tool(self, moment: SpeechMoment, time_ms: int, *, is_exact: bool = True) -> None:
+    def other_tool(self, moment: BotElementKind, time_ms: int, *, is_exact: bool = True) -> None:
         """Notes a use of a tool that another source than pipecat reports; a time that is not exact
         explains no silence.
         """
         at = self.broker_moment
         self._function_calls.give_way(at, self.dead_air, self.bot)
         if is_exact:
-            is_call = moment is SpeechMoment.TOOL_CALL
+            is_call = moment is BotElementKind.TOOL_CALL
             self.dead_air.note(
                 SilenceKind.TOOL_CALLED if is_call else SilenceKind.TOOL_ANSWERED, time_ms, at
             )
 
-    def function_call(self, run: ToolRun) -> None:
+    def function_call(self, run: ToolFact) -> None:
         """Folds the bot's report of a tool's progress."""
         self._function_calls.fold(run, self.broker_moment, self.dead_air, self.bot)
 
@@ -855,10 +855,10 @@ def _among(turns: Mapping[int, object], numbers: Iterable[int] | None) -> Iterab
     return turns if numbers is None else [number for number in numbers if number in turns]
 
 
-def _words_of(said: Said) -> Words:
+def _words_of(said: WordsFact) -> RankedWords:
     """Words of the bot's framework, for the timeline."""
     rank = 1 if said.is_user else MESSAGE_RANK
-    return Words(
+    return RankedWords(
         said.is_user,
         rank,
         said.text,

@@ -15,11 +15,11 @@ from consumers.engine.sources.facts import (
     RecordedTurn,
     Teller,
     ToldWait,
-    ToolRun,
+    ToolFact,
     plain_words,
 )
-from consumers.engine.turns.bot import BotHistory, BotTurnMachine, SpeechMoment
-from consumers.engine.turns.timeline import MS_DIGITS, ToolUse, TurnView
+from consumers.engine.turns.bot import BotElementKind, BotHistory, BotTurnMachine
+from consumers.engine.turns.timeline import MS_DIGITS, ToolPayload, TurnView
 from schemas.closed_sets import Anchor
 from schemas.units import MS_PER_SECOND
 from schemas.wire import without_infinity
@@ -284,7 +284,7 @@ class ReportedTools:
     def __init__(self) -> None:
         self._tools: dict[str, _Tool] = {}
 
-    def called(self, bot: BotHistory, run: ToolRun) -> bool:
+    def called(self, bot: BotHistory, run: ToolFact) -> bool:
         """Adds the call of a tool.
 
         Returns:
@@ -299,7 +299,7 @@ class ReportedTools:
         tool.called_ms = run.at_ms if is_news else min(tool.called_ms, run.at_ms)
         tool.is_exact = tool.is_exact and run.is_exact
         tool.kind = tool.kind or run.kind
-        use = ToolUse(
+        use = ToolPayload(
             run.name or "",
             tool.arguments,
             run.call_id,
@@ -308,10 +308,10 @@ class ReportedTools:
             provider_id=_provider_id(run),
             kind=tool.kind,
         )
-        tool.call = bot.from_agent(SpeechMoment.TOOL_CALL, tool.called_ms, run.event_id, use)
+        tool.call = bot.from_agent(BotElementKind.TOOL_CALL, tool.called_ms, run.event_id, use)
         return is_news
 
-    def answered(self, bot: BotHistory, run: ToolRun) -> bool:
+    def answered(self, bot: BotHistory, run: ToolFact) -> bool:
         """Adds the answer of a tool, parsed if its text holds JSON, so that an error in it is
         found.
 
@@ -334,7 +334,7 @@ class ReportedTools:
         answer = (
             {"status": "error"} if tool.result is None and tool.result_is_error else tool.result
         )
-        use = ToolUse(
+        use = ToolPayload(
             run.name or "",
             answer,
             run.call_id,
@@ -346,7 +346,9 @@ class ReportedTools:
             provider_id=_provider_id(run),
             kind=run.kind,
         )
-        tool.reply = bot.from_agent(SpeechMoment.TOOL_RESPONSE, tool.replied_ms, run.event_id, use)
+        tool.reply = bot.from_agent(
+            BotElementKind.TOOL_RESPONSE, tool.replied_ms, run.event_id, use
+        )
         return is_news
 
     def withdraw(self, bot: BotHistory) -> None:
@@ -360,7 +362,7 @@ class ReportedTools:
             yield from (key for key in (tool.call, tool.reply) if key is not None)
 
 
-def _provider_id(run: ToolRun) -> str | None:
+def _provider_id(run: ToolFact) -> str | None:
     return run.call_id if run.teller in (Teller.AGENT, Teller.RECORD) else None
 
 

@@ -230,7 +230,7 @@ def key_time_ms(key: int) -> int:
 
 
 @dataclass(slots=True, eq=False)
-class ToolUse:
+class ToolPayload:
     """Payload of a tool call or response: the tool, and its parameters or its answer (None without
     any).
 
@@ -330,36 +330,36 @@ class SilenceMoment(NamedTuple):
 # Stretches of sound, in milliseconds of epoch time.
 
 
-class Span(NamedTuple):
+class TimeSpan(NamedTuple):
     """A stretch of time in ms."""
 
     start_ms: int
     end_ms: int
 
 
-Spans = tuple[Span, ...]
+Spans = tuple[TimeSpan, ...]
 
 
-def merged(spans: Iterable[Span], *, keeps_moments: bool = False) -> Spans:
+def merged(spans: Iterable[TimeSpan], *, keeps_moments: bool = False) -> Spans:
     """The same time without overlaps, earliest first; spans that touch are one. Spans without a
     length are left out unless `keeps_moments`.
 
     Example:
-        >>> merged([Span(5, 9), Span(1, 3), Span(3, 4), Span(6, 7), Span(8, 8)])
+        >>> merged([Span(5, 9), Span(1, 3), Span(3, 4), Span(6, 7), TimeSpan(8, 8)])
         (Span(start_ms=1, end_ms=4), Span(start_ms=5, end_ms=9))
     """
-    result: list[Span] = []
+    result: list[TimeSpan] = []
     for span in sorted(spans):
         if span.end_ms < span.start_ms or (span.end_ms == span.start_ms and not keeps_moments):
             continue
         if result and span.start_ms <= result[-1].end_ms:
-            result[-1] = Span(result[-1].start_ms, max(result[-1].end_ms, span.end_ms))
+            result[-1] = TimeSpan(result[-1].start_ms, max(result[-1].end_ms, span.end_ms))
         else:
             result.append(span)
     return tuple(result)
 
 
-def length_ms(spans: Iterable[Span]) -> int:
+def length_ms(spans: Iterable[TimeSpan]) -> int:
     """Sum of their lengths."""
     return sum(span.end_ms - span.start_ms for span in spans)
 
@@ -386,7 +386,7 @@ class ToolEntry:
         self,
         previous: "ToolEntry | None",
         turn: int,
-        use: ToolUse,
+        use: ToolPayload,
         time_ms: int,
         *,
         is_response: bool,
@@ -542,7 +542,7 @@ class ToolUses:
         changed[use.turn, use.index] = None
 
 
-def _outcome(response: ToolUse) -> ToolOutcome:
+def _outcome(response: ToolPayload) -> ToolOutcome:
     if response.is_error:
         return ToolOutcome.ERROR
     # An ElevenLabs agent reports with every answer whether the tool failed.

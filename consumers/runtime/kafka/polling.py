@@ -18,7 +18,7 @@ from faststream.kafka.message import FAKE_CONSUMER
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.logs import about_record
 from consumers.runtime.process import in_time
-from consumers.runtime.received import Batch, Message, Place, Received, Unreadable
+from consumers.runtime.received import Batch, Message, Received, RecordPlace, Unreadable
 from consumers.runtime.registry import Instruments
 from schemas.quarantine import UndecodableRecord
 
@@ -127,7 +127,7 @@ COMMIT_SECONDS: Final = 5.0
 """How long a commit may take when nothing waits for it. The next one covers a failed one."""
 
 
-class Commits(ConsumerRebalanceListener):  # type: ignore[misc]  # the library has no type hints
+class GroupCommits(ConsumerRebalanceListener):  # type: ignore[misc]  # the library has no type hints
     """Ends open commits at a revocation, once the owner has handed over, and lets none begin before
     the next assignment.
     """
@@ -250,7 +250,7 @@ class GroupReader(Generic[Message]):
         self._kafka = kafka
         self._role = role
         self._decode = decode
-        self._commits = Commits(listener)
+        self._commits = GroupCommits(listener)
         self._watch = PollWatch(role, instruments)
         self._failures: list[Exception] = []
         self._has_failed = asyncio.Event()
@@ -402,5 +402,5 @@ async def _as_they_came(records: Any) -> KafkaMessage:
     return KafkaMessage(body=b"", raw_message=records, headers={}, consumer=FAKE_CONSUMER)
 
 
-def _place_of(record: Any) -> Place:
-    return Place(record.topic, record.partition, record.offset, record.timestamp, record.key)
+def _place_of(record: Any) -> RecordPlace:
+    return RecordPlace(record.topic, record.partition, record.offset, record.timestamp, record.key)

@@ -35,8 +35,8 @@ from streamer.sources.http.receiving import (
     Addresses,
     Bodies,
     Body,
-    Sender,
     Senders,
+    SendingTenant,
     UnreadBodyError,
     address_of,
     key_of,
@@ -112,7 +112,7 @@ class Read(NamedTuple):
     delivery: Delivery | None = None
 
 
-def read_body(content: bytes, sender: Sender, oldest_ms: float) -> Read:
+def read_body(content: bytes, sender: SendingTenant, oldest_ms: float) -> Read:
     """Reads a body with a signature that holds, as `records_of_delivery` does if it
     holds a call.
     """
@@ -134,7 +134,7 @@ def read_body(content: bytes, sender: Sender, oldest_ms: float) -> Read:
 
 
 def records_of_delivery(
-    document: Mapping[str, Any], content: bytes, sender: Sender, oldest_ms: float = 0
+    document: Mapping[str, Any], content: bytes, sender: SendingTenant, oldest_ms: float = 0
 ) -> Delivery:
     """Turns the body of a webhook into records: the call's start, the events of its transcript, its
     record.
@@ -487,7 +487,7 @@ class WebhookRoute:
         self._bodies = bodies
         self._writer = writer
         self._instruments = instruments
-        self._nobody = Sender("", SenderSettings())
+        self._nobody = SendingTenant("", SenderSettings())
         self._addresses = Addresses()
         self._has_webhook = any(
             each.settings.elevenlabs_secret for each in senders.by_tenant.values()
@@ -535,7 +535,7 @@ class WebhookRoute:
         """Ends the thread in which bodies are read."""
         self._reading.shutdown(wait=False, cancel_futures=True)
 
-    async def _taken(self, body: Body, sender: Sender) -> Response:
+    async def _taken(self, body: Body, sender: SendingTenant) -> Response:
         """Answers a delivery whose signature holds."""
         if body.is_whole:
             return await self._deliver(body.content, sender)
@@ -563,7 +563,7 @@ class WebhookRoute:
             )
         return self._answer(kind, WebhookOutcome.IGNORED)
 
-    async def _deliver(self, content: bytes, sender: Sender) -> Response:
+    async def _deliver(self, content: bytes, sender: SendingTenant) -> Response:
         """Writes the records of a call once, also if the same delivery comes twice at the same
         time.
         """

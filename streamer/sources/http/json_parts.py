@@ -98,7 +98,7 @@ def element_of(text: bytes, most_parts: int = MAX_ELEMENT_PARTS) -> Any:
     return value_of(text, most_parts)
 
 
-class Place(NamedTuple):
+class JsonStretch(NamedTuple):
     """Where something stands in the text: from `begin` to before `end`."""
 
     begin: int
@@ -126,16 +126,16 @@ class JsonText:
     """
 
     def __init__(self, body: bytes) -> None:
-        self.place = Place(0, len(body))
+        self.place = JsonStretch(0, len(body))
         self._body = body
         self._members: dict[
-            Place, Mapping[bytes, Place]
+            JsonStretch, Mapping[bytes, JsonStretch]
         ] = {}  # of objects that are looked into more than once
         self._marked = (
             b""  # the body without escapes, so that a quote ends a text: made with the first search
         )
 
-    def at(self, place: Place) -> bytes:
+    def at(self, place: JsonStretch) -> bytes:
         """What stands there."""
         return self._body[place.begin : place.end]
 
@@ -156,7 +156,7 @@ class JsonText:
             yield None
         self._marked = b"".join(pieces)
 
-    def whole(self) -> Generator[None, None, Place]:
+    def whole(self) -> Generator[None, None, JsonStretch]:
         """The place of the object or array with which the text begins.
 
         Raises:
@@ -171,10 +171,12 @@ class JsonText:
             if mark is None:
                 yield None
             else:
-                return Place(begin, mark.at + 1)
+                return JsonStretch(begin, mark.at + 1)
         raise UnsplitError("its first bracket is never closed")
 
-    def elements(self, of: Place, brackets: bytes, most: int) -> Generator[None, None, list[Place]]:
+    def elements(
+        self, of: JsonStretch, brackets: bytes, most: int
+    ) -> Generator[None, None, list[JsonStretch]]:
         """The places of the elements of an array, or of the members of an object.
 
         Args:
@@ -187,7 +189,7 @@ class JsonText:
             UnsplitError: It does not begin or end with these brackets.
         """
         yield from self._mark()
-        places = list[Place]()
+        places = list[JsonStretch]()
         blank = _BLANK.match(self._body, of.begin, of.end)
         first = of.begin if blank is None else blank.end()
         if self._body[first : first + 1] != brackets[:1]:
@@ -199,7 +201,7 @@ class JsonText:
                 continue
             if mark.depth == 0 and mark.sign != b",":
                 continue
-            places.append(Place(begin, mark.at))
+            places.append(JsonStretch(begin, mark.at))
             if len(places) > most:
                 raise TooManyError(f"expected at most {most} elements, saw more")
             if mark.depth < 0:
@@ -211,7 +213,9 @@ class JsonText:
             f"expected `{brackets[1:].decode()}` at the end of what begins at byte {first + 1}"
         )
 
-    def members(self, of: Place, most: int) -> Generator[None, None, Mapping[bytes, Place]]:
+    def members(
+        self, of: JsonStretch, most: int
+    ) -> Generator[None, None, Mapping[bytes, JsonStretch]]:
         """The places of the values of an object, by their names as they are written. Of a name that
         comes twice, the last counts.
 
@@ -219,14 +223,14 @@ class JsonText:
             TooManyError: It has more.
             UnsplitError: It is no object.
         """
-        found = dict[bytes, Place]()
+        found = dict[bytes, JsonStretch]()
         for place in (yield from self.elements(of, b"{}", most)):
             if (key := _KEY.match(self._marked, place.begin, place.end)) is None:
                 raise UnsplitError(f"expected a name at byte {place.begin + 1}")
-            found[key[1]] = Place(key.end(), place.end)
+            found[key[1]] = JsonStretch(key.end(), place.end)
         return found
 
-    def only(self, of: Place, needed: Mapping[str, Any]) -> Generator[None, None, bytes]:
+    def only(self, of: JsonStretch, needed: Mapping[str, Any]) -> Generator[None, None, bytes]:
         """A value without the members that are not needed.
 
         Args:

@@ -35,10 +35,10 @@ from streamer.sources.http.body import (
 from streamer.sources.http.receiving import (
     BYTES_LEFT_OUT_AN_EVENT,
     Bodies,
+    BodyTurn,
     BrokenGzipError,
-    Sender,
     Senders,
-    Turn,
+    SendingTenant,
     UnreadBodyError,
     key_of,
 )
@@ -111,7 +111,7 @@ class Batches:
         self._clock_ms = clock_ms
 
     def all_checked(
-        self, posted: Posted, sender: Sender, request_id: str
+        self, posted: Posted, sender: SendingTenant, request_id: str
     ) -> Iterator[Accepted | Refusal]:
         """Checks one event, or what an event of another framework says in our words: nothing if no
         rule reads it.
@@ -121,7 +121,7 @@ class Batches:
             for each in in_our_words(posted, self._clock_ms())
         )
 
-    def checked(self, posted: Posted, sender: Sender, request_id: str) -> Accepted | Refusal:
+    def checked(self, posted: Posted, sender: SendingTenant, request_id: str) -> Accepted | Refusal:
         """Checks one event.
 
         Args:
@@ -175,7 +175,7 @@ class Batches:
             self._senders.claim(sender, key)
         return outcome
 
-    def _foreign_tenant(self, event: dict[str, Any], sender: Sender) -> Refusal | None:
+    def _foreign_tenant(self, event: dict[str, Any], sender: SendingTenant) -> Refusal | None:
         """Puts the sender's tenant into an event that names the labels of a call; a refusal if it
         names another one.
         """
@@ -200,7 +200,7 @@ class Batches:
         event: dict[str, Any],
         attributes: Mapping[str, str],
         own_id: str,
-        sender: Sender,
+        sender: SendingTenant,
     ) -> Accepted | Refusal:
         now_ms = self._clock_ms()
         is_agent_event = stream == "elevenlabs"
@@ -407,7 +407,7 @@ class EventsRoute:
         )
         return self._refused(sender.tenant, IngestOutcome.TOO_LARGE, 413, text)
 
-    def _limited(self, sender: Sender) -> Response | None:
+    def _limited(self, sender: SendingTenant) -> Response | None:
         """The answer to a sender that has to wait; None if it may send now."""
         if (wait_seconds := sender.wait_seconds()) <= 0:
             return None
@@ -417,7 +417,7 @@ class EventsRoute:
         )
         return self._refused(sender.tenant, IngestOutcome.LIMITED, 429, text, _retry(wait_seconds))
 
-    async def _taken(self, request: Request, body: bytes, sender: Sender) -> Response:
+    async def _taken(self, request: Request, body: bytes, sender: SendingTenant) -> Response:
         began = time.perf_counter()
         accepted: list[Accepted] = []
         refused: list[Refusal] = []
@@ -462,8 +462,8 @@ class EventsRoute:
         self,
         request: Request,
         body: bytes,
-        sender: Sender,
-        turn: Turn,
+        sender: SendingTenant,
+        turn: BodyTurn,
         accepted: list[Accepted],
         refused: list[Refusal],
     ) -> int:

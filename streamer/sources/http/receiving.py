@@ -358,7 +358,7 @@ def key_of(conversation_id: object) -> bytes | None:
     return key if 0 < len(key) <= MAX_NAME_CHARS else None
 
 
-class Sender:
+class SendingTenant:
     """One tenant, or everybody if there are no tenants.
 
     Attributes:
@@ -405,7 +405,7 @@ TURN_SECONDS: Final = 0.01
 """How long a body is read and checked before others get their turn; one event may take longer."""
 
 
-class Turn:
+class BodyTurn:
     """The turn of one body: while one is read and checked, no other one is. So bodies that are read
     at the same time share the loop in turns, and the loop is nobody's for longer than one of them.
     """
@@ -440,16 +440,16 @@ class Senders:
     """All senders, and the owners of the newest conversations."""
 
     def __init__(self, settings: Mapping[str, SenderSettings]) -> None:
-        self.by_tenant = {tenant: Sender(tenant, each) for tenant, each in settings.items()}
+        self.by_tenant = {tenant: SendingTenant(tenant, each) for tenant, each in settings.items()}
         self._has_tenants = any(self.by_tenant)
-        self._owners: dict[bytes, Sender] = {}
+        self._owners: dict[bytes, SendingTenant] = {}
         self._turn_of_all = asyncio.Lock()
 
-    def turn(self) -> Turn:
+    def turn(self) -> BodyTurn:
         """The turn of the next body that is read."""
-        return Turn(self._turn_of_all)
+        return BodyTurn(self._turn_of_all)
 
-    def with_token(self, token: bytes) -> Sender | None:
+    def with_token(self, token: bytes) -> SendingTenant | None:
         """The sender with this token. Every token is compared, so that time says nothing."""
         found = None
         for sender in self.by_tenant.values():
@@ -457,11 +457,11 @@ class Senders:
                 found = sender
         return found
 
-    def is_foreign(self, sender: Sender, key: bytes) -> bool:
+    def is_foreign(self, sender: SendingTenant, key: bytes) -> bool:
         """Whether a conversation is another tenant's, by the key that is written."""
         return self._has_tenants and self._owners.get(key, sender) is not sender
 
-    def claim(self, sender: Sender, key: bytes) -> None:
+    def claim(self, sender: SendingTenant, key: bytes) -> None:
         """Makes a conversation the sender's, with the first event of it that is accepted. It must
         not be another tenant's.
 

@@ -23,7 +23,13 @@ from consumers.engine.sources.otlp import (
 )
 from consumers.engine.sources.spans import CALL, events_of
 from streamer.sources.http.body import LEFT_OUT, MAX_EVENTS, Posted, UnreadableBodyError
-from streamer.sources.http.json_parts import JsonText, Place, TooManyError, UnsplitError, element_of
+from streamer.sources.http.json_parts import (
+    JsonStretch,
+    JsonText,
+    TooManyError,
+    UnsplitError,
+    element_of,
+)
 
 RESOURCES: Final = b"resourceSpans"
 RESOURCE: Final = b"resource"
@@ -116,7 +122,7 @@ def _in_json(text: JsonText) -> Generator[None, None, list[Reader]]:
 
 
 def _in_scope(
-    text: JsonText, place: Place, producer: Producer
+    text: JsonText, place: JsonStretch, producer: Producer
 ) -> Generator[None, None, list[Reader]]:
     try:
         scope = yield from text.members(place, MAX_MEMBERS)
@@ -137,5 +143,5 @@ def _producer(text: bytes) -> Producer:
         return Producer()
 
 
-def _span(text: JsonText, place: Place, producer: Producer) -> Span:
+def _span(text: JsonText, place: JsonStretch, producer: Producer) -> Span:
     return span_in_json(element_of(text.at(place)), producer)

@@ -39,7 +39,7 @@ _PATIENCE_MS: Final = (5_000, 9_000)
 
 
 @dataclass(frozen=True, slots=True)
-class Speech:
+class PlannedSpeech:
     """One speech: first and last sound, the intended text and the spoken text."""
 
     text: str
@@ -53,7 +53,7 @@ class Speech:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolRun:
+class PlannedToolRun:
     """One use of a tool, from its call to its response."""
 
     name: str
@@ -68,25 +68,25 @@ class ToolRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlannedStep:
     """One decision of the assistant's model: something to say, a tool to use, or both."""
 
     asked_ms: int
     decided_ms: int
-    speech: Speech | None = None
-    tool: ToolRun | None = None
+    speech: PlannedSpeech | None = None
+    tool: PlannedToolRun | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class PlannedTurn:
     """The user speaks (None: stays silent), the assistant decides that it heard everything, and
     answers in steps.
     """
 
-    user: Speech | None
+    user: PlannedSpeech | None
     heard_ms: int
-    steps: tuple[Step, ...]
-    noise: Speech | None = None
+    steps: tuple[PlannedStep, ...]
+    noise: PlannedSpeech | None = None
     awkward: str = ""
 
 
@@ -98,7 +98,7 @@ class CallPlan:
     conversation_id: str
     agent: str
     start_ms: int
-    turns: tuple[Turn, ...]
+    turns: tuple[PlannedTurn, ...]
     hang_up_ms: int
     ended_reason: str
     features: frozenset[str]
@@ -134,7 +134,7 @@ class _Planner:
         self._kind = kind
         self._start_ms = start_ms
         self._ms_per_word = rng.uniform(300, 390)
-        self._turns: list[Turn] = []
+        self._turns: list[PlannedTurn] = []
 
     def plan(self, conversation_id: str, ended_reason: str) -> CallPlan:
         exchanges = self._exchanges()
@@ -211,7 +211,9 @@ class _Planner:
         speech = self._speech(self._domain.greeting, self._start_ms + self._between(700, 1400))
         asked_ms, decided_ms = speech.start_ms - 500, speech.start_ms - 350
         self._turns.append(
-            Turn(user=None, heard_ms=asked_ms, steps=(Step(asked_ms, decided_ms, speech),))
+            PlannedTurn(
+                user=None, heard_ms=asked_ms, steps=(PlannedStep(asked_ms, decided_ms, speech),)
+            )
         )
 
     def _stay_silent(self) -> None:
@@ -221,8 +223,10 @@ class _Planner:
         heard_ms = self._last_sound_ms() + 12_000
         decided_ms = heard_ms + self._between(400, 900)
         speech = self._speech(self._rng.choice(NUDGES), decided_ms + self._between(180, 400))
-        steps = (Step(heard_ms, decided_ms, speech),)
-        self._turns.append(Turn(user=None, heard_ms=heard_ms, steps=steps, awkward="user_silence"))
+        steps = (PlannedStep(heard_ms, decided_ms, speech),)
+        self._turns.append(
+            PlannedTurn(user=None, heard_ms=heard_ms, steps=steps, awkward="user_silence")
+        )
 
     def _take_turn(self, exchange: Exchange, awkward: str) -> None:
         is_asking_again = not self._turns[-1].steps
@@ -234,14 +238,14 @@ class _Planner:
         if awkward == "user_barge_in":
             start_ms = self._cut_last_answer()
         elif awkward == "empty_session":
-            noise = Speech(
+            noise = PlannedSpeech(
                 self._rng.choice(NOISES), "", start_ms, start_ms + self._between(300, 700)
             )
             start_ms = noise.end_ms + self._between(900, 1800)
         user = self._speech(exchange.user, start_ms)
         if awkward == "assistant_interruption":
             heard_ms = user.end_ms - self._between(1500, 2100)  # a pause taken for the end
-            steps: tuple[Step, ...] = (
+            steps: tuple[PlannedStep, ...] = (
                 self._answer(heard_ms, heard_ms + self._between(150, 350), exchange.assistant),
             )
         else:
@@ -251,7 +255,7 @@ class _Planner:
                 if self._profile.is_mute
                 else self._steps(exchange, awkward, user.end_ms, heard_ms)
             )
-        self._turns.append(Turn(user, heard_ms, steps, noise, awkward))
+        self._turns.append(PlannedTurn(user, heard_ms, steps, noise, awkward))
 
     def _own_trouble(self, exchange: Exchange, awkward: str) -> str:
         """Returns the awkward thing of a turn: the drawn one, or one that the profile has in any
@@ -272,7 +276,7 @@ class _Planner:
 
     def _steps(
         self, exchange: Exchange, awkward: str, user_end_ms: int, heard_ms: int
-    ) -> tuple[Step, ...]:
+    ) -> tuple[PlannedStep, ...]:
         decided_ms = heard_ms + self._between(*self._profile.model_ms)
         if awkward == "slow_answer":
             decided_ms = user_end_ms + self._between(1800, 2500)
@@ -281,12 +285,12 @@ class _Planner:
         if exchange.tool is None:
             return (self._answer(heard_ms, decided_ms, exchange.assistant),)
         text = exchange.assistant
-        steps: list[Step] = []
+        steps: list[PlannedStep] = []
         if awkward == "tool_error":
             failed = self._run(
                 exchange.tool, decided_ms + 4, self._between(*self._profile.tool_ms), error=True
             )
-            steps.append(Step(heard_ms, decided_ms, tool=failed))
+            steps.append(PlannedStep(heard_ms, decided_ms, tool=failed))
             heard_ms, decided_ms = (
                 failed.answered_ms,
                 failed.answered_ms + self._between(*self._profile.again_ms),
@@ -301,7 +305,7 @@ class _Planner:
         filler = None
         if awkward == "slow_tool" and self._rng.random() < 0.5:
             filler = self._speech(self._rng.choice(FILLERS), decided_ms + self._between(180, 400))
-        steps.append(Step(heard_ms, decided_ms, filler, run))
+        steps.append(PlannedStep(heard_ms, decided_ms, filler, run))
         last = self._answer(
             run.answered_ms, run.answered_ms + self._between(*self._profile.after_tool_ms), text
         )
@@ -313,14 +317,16 @@ class _Planner:
             last = replace(last, speech=self._speech(text, filler.end_ms + 200))
         return (*steps, last)
 
-    def _answer(self, asked_ms: int, decided_ms: int, text: str) -> Step:
-        return Step(
+    def _answer(self, asked_ms: int, decided_ms: int, text: str) -> PlannedStep:
+        return PlannedStep(
             asked_ms,
             decided_ms,
             self._speech(text, decided_ms + self._between(*self._profile.voice_ms)),
         )
 
-    def _run(self, script: ToolScript, called_ms: int, duration_ms: int, *, error: bool) -> ToolRun:
+    def _run(
+        self, script: ToolScript, called_ms: int, duration_ms: int, *, error: bool
+    ) -> PlannedToolRun:
         response: Mapping[str, Any] = script.response
         if error:
             response = {
@@ -328,11 +334,15 @@ class _Planner:
                 "error_type": "not_found",
                 "message": f"{script.name} found nothing",
             }
-        return ToolRun(script.name, script.parameters, response, called_ms, called_ms + duration_ms)
+        return PlannedToolRun(
+            script.name, script.parameters, response, called_ms, called_ms + duration_ms
+        )
 
-    def _speech(self, text: str, start_ms: int) -> Speech:
+    def _speech(self, text: str, start_ms: int) -> PlannedSpeech:
         words = len(text.split())
-        return Speech(text, text, start_ms, start_ms + 250 + round(words * self._ms_per_word))
+        return PlannedSpeech(
+            text, text, start_ms, start_ms + 250 + round(words * self._ms_per_word)
+        )
 
     def _cut_last_answer(self) -> int:
         """Cuts the last speech of the assistant off; returns the time at which the user

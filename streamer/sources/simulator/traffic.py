@@ -13,15 +13,15 @@ from typing import Any, Final
 from schemas.events.simulator import Source
 from streamer.recordings.files import RecordedCall
 from streamer.sources.publisher import PlayProgress
-from streamer.sources.replay import Delivery, PlayedCall, WireEvent, in_time_order
+from streamer.sources.replay import DeliveryTimes, PlayedCall, WireEvent, in_time_order
 from streamer.sources.simulator.plan import (
     SIMULATED_KINDS,
     CallKind,
     CallPlan,
-    Speech,
-    Step,
-    ToolRun,
-    Turn,
+    PlannedSpeech,
+    PlannedStep,
+    PlannedToolRun,
+    PlannedTurn,
     plan_call,
 )
 from streamer.sources.simulator.profile import AGENTS, AWKWARD, DOMAINS, ProfileOf, always
@@ -105,7 +105,7 @@ def framework_metrics(plan: CallPlan) -> Iterator[Emission]:
         yield _metric(spoken.end_ms, "LLMTokenUsageMetricsData", "realtime", _REALTIME_MODEL, usage)
 
 
-def model_figures(step: Step) -> dict[str, Any]:
+def model_figures(step: PlannedStep) -> dict[str, Any]:
     """Figures of one step of the model in the audit log."""
     said = step.speech.text if step.speech else ""
     usage = {"prompt_tokens": 900, "completion_tokens": 20 + 2 * len(said.split())}
@@ -232,7 +232,7 @@ def _said(kind: str, source: str, text: str, at_ms: int) -> Emission:
 
 
 def _user_sounds(
-    turn: Turn, user: Speech, dialect: CallerDialect, rng: random.Random
+    turn: PlannedTurn, user: PlannedSpeech, dialect: CallerDialect, rng: random.Random
 ) -> list[Emission]:
     start, end = _sounds(dialect.user, user, _USER_SILENCE_MS, rng)
     if turn.awkward == "missing_audio_end":
@@ -246,7 +246,7 @@ def _user_sounds(
 
 
 def _sounds(
-    role: str, speech: Speech, silence_ms: int, rng: random.Random
+    role: str, speech: PlannedSpeech, silence_ms: int, rng: random.Random
 ) -> tuple[Emission, Emission]:
     noticed_ms = speech.end_ms + silence_ms + rng.randint(-30, 60)
     start = _sound("audio_start", role, speech.start_ms, speech.start_ms + rng.randint(1, 4), rng)
@@ -325,7 +325,9 @@ class _PipecatLog:
         }
         self.emissions.append(Emission(at_ms, {**event, "conversation_id": self._conversation_id}))
 
-    def voice_activity(self, speech: Speech, stopped_ms: int, *, was_interrupted: bool) -> None:
+    def voice_activity(
+        self, speech: PlannedSpeech, stopped_ms: int, *, was_interrupted: bool
+    ) -> None:
         """Turn markers and both ends of a speech; start and end are written once per destination,
         so twice.
         """
@@ -343,7 +345,7 @@ class _PipecatLog:
                 self.line(at_ms, kind, frame, "LLMUserAggregator#0", destination)
         self._frames += 2
 
-    def words(self, speech: Speech, *, announced: bool) -> None:
+    def words(self, speech: PlannedSpeech, *, announced: bool) -> None:
         route = ("CartesiaTTSService#1", "AssistantTranscriptProcessor#0")
         words = speech.spoken.split()
         if announced and len(words) > 1:
@@ -409,7 +411,7 @@ def audit_entries(plan: CallPlan, rng: random.Random) -> tuple[list[Emission], l
     return sorted(entries, key=_by_production), updates
 
 
-def _step_entries(plan: CallPlan, step: Step) -> Iterator[Emission]:
+def _step_entries(plan: CallPlan, step: PlannedStep) -> Iterator[Emission]:
     said = step.speech.text if step.speech else ""
     if plan.kind != "s2s":
         yield _entry(
@@ -466,7 +468,7 @@ def misheard(rng: random.Random, text: str) -> str:
     return " ".join(words) or text
 
 
-def _fragments(speech: Speech, rng: random.Random) -> Iterator[tuple[str, int]]:
+def _fragments(speech: PlannedSpeech, rng: random.Random) -> Iterator[tuple[str, int]]:
     words = misheard(rng, speech.text).split()
     done = 0
     while done < len(words):
@@ -477,7 +479,7 @@ def _fragments(speech: Speech, rng: random.Random) -> Iterator[tuple[str, int]]:
         done += taken
 
 
-def _speeches(turn: Turn) -> Iterable[Speech]:
+def _speeches(turn: PlannedTurn) -> Iterable[PlannedSpeech]:
     return [step.speech for step in turn.steps if step.speech]
 
 
@@ -551,14 +553,14 @@ def _speech_event(seen_ms: int, kind: str, at_ms: int, started_ms: int | None = 
     )
 
 
-def _user_speech(speech: Speech) -> Iterator[Emission]:
+def _user_speech(speech: PlannedSpeech) -> Iterator[Emission]:
     start_ms, end_ms = speech.start_ms, speech.end_ms
     yield _speech_event(start_ms + _VAD_START_MS, "user_speech_started", start_ms)
     yield _speech_event(end_ms + _VAD_STOP_MS, "user_speech_stopped", end_ms, start_ms)
 
 
 def _user_turn(
-    turn: Turn, user: Speech, rng: random.Random, *, voice_detector: bool
+    turn: PlannedTurn, user: PlannedSpeech, rng: random.Random, *, voice_detector: bool
 ) -> Iterator[Emission]:
     if voice_detector:
         yield from _user_speech(user)
@@ -599,7 +601,7 @@ def _bot_speech(plan: CallPlan, number: int) -> Iterator[Emission]:
         yield _record(speeches[-1].end_ms + _BOT_SILENCE_MS + 5, "assistant_message", message)
 
 
-def _step_records(step: Step, call_id: str, rng: random.Random) -> Iterator[Emission]:
+def _step_records(step: PlannedStep, call_id: str, rng: random.Random) -> Iterator[Emission]:
     tokens = rng.randint(400, 2200)
     common = {"processor": _LLM, "model": _MODELS[_LLM], "timestamp": _seconds(step.decided_ms)}
     waited_seconds = (step.decided_ms - step.asked_ms) / 1000
@@ -627,7 +629,7 @@ def _step_records(step: Step, call_id: str, rng: random.Random) -> Iterator[Emis
         yield from _function_call(step.tool, call_id)
 
 
-def _function_call(tool: ToolRun, call_id: str) -> Iterator[Emission]:
+def _function_call(tool: PlannedToolRun, call_id: str) -> Iterator[Emission]:
     common = {"function_name": tool.name, "tool_call_id": call_id}
     asked_ms, running_ms, settled_ms = tool.called_ms, tool.called_ms + 3, tool.answered_ms
     opened = {
@@ -657,7 +659,7 @@ def _function_call(tool: ToolRun, call_id: str) -> Iterator[Emission]:
     yield _record(settled_ms, "function_call_event", {**settled, **times, "error": error})
 
 
-def _latency_records(turn: Turn, user: Speech) -> Iterator[Emission]:
+def _latency_records(turn: PlannedTurn, user: PlannedSpeech) -> Iterator[Emission]:
     """Latency of pipecat from the user's silence to the first sound of the bot, and its
     breakdown.
     """
@@ -690,7 +692,9 @@ def _latency_records(turn: Turn, user: Speech) -> Iterator[Emission]:
     yield _record(spoken.start_ms, "latency_breakdown", breakdown)
 
 
-def _contributions(turn: Turn, user: Speech, spoken: Speech) -> Iterator[dict[str, Any]]:
+def _contributions(
+    turn: PlannedTurn, user: PlannedSpeech, spoken: PlannedSpeech
+) -> Iterator[dict[str, Any]]:
     """Named stretches without gaps from the user's last sound to the bot's first; they sum to the
     latency.
     """
@@ -847,7 +851,7 @@ class SimulatedCall:
     """
 
     call: RecordedCall
-    delivery: Delivery
+    delivery: DeliveryTimes
     features: frozenset[str]
 
     def wire_events(self) -> Iterator[WireEvent]:
@@ -944,7 +948,7 @@ def simulate_call(
             plan, streams, updates, tenant, environment, plan.agent if names_goals else None
         ),
     )
-    return SimulatedCall(call, Delivery(delays_ms, frozenset(repeated)), frozenset(features))
+    return SimulatedCall(call, DeliveryTimes(delays_ms, frozenset(repeated)), frozenset(features))
 
 
 def _draw_kind(rng: random.Random) -> CallKind:

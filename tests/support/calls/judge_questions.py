@@ -10,9 +10,9 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
-from consumers.judge.ask import Judge
-from consumers.judge.prompts import Question
-from consumers.judge.reply import Asks, Delivery, Reply
+from consumers.judge.ask import QuestionAnswerer
+from consumers.judge.prompts import JudgePrompt
+from consumers.judge.reply import Asks, Reply, RequestTries
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import JudgeKind, TrialOutcome
@@ -70,10 +70,10 @@ def judge_settings(**settings: Any) -> JudgeSettings:
 @asynccontextmanager
 async def running_judge(
     settings: JudgeSettings, endpoint: Asks | None = None
-) -> AsyncIterator[tuple[Judge, Instruments]]:
+) -> AsyncIterator[tuple[QuestionAnswerer, Instruments]]:
     """A judge that works, and its counters."""
     instruments = Instruments(CollectorRegistry(), ["judge"])
-    judge = Judge(settings, instruments, endpoint)
+    judge = QuestionAnswerer(settings, instruments, endpoint)
     running = asyncio.create_task(judge.run())
     try:
         yield judge, instruments
@@ -99,9 +99,9 @@ class ScriptedEndpoint:
         gate: While it is not set, nothing is answered.
     """
 
-    def __init__(self, script: Callable[[Question], Reply]) -> None:
+    def __init__(self, script: Callable[[JudgePrompt], Reply]) -> None:
         self.script = script
-        self.questions: list[Question] = []
+        self.questions: list[JudgePrompt] = []
         self.gate = asyncio.Event()
         self.gate.set()
         self.most_at_once = 0
@@ -109,7 +109,9 @@ class ScriptedEndpoint:
         self._at_once = 0
         self._news = asyncio.Event()
 
-    async def ask(self, question: Question, timeout_seconds: float, delivery: Delivery) -> Reply:
+    async def ask(
+        self, question: JudgePrompt, timeout_seconds: float, delivery: RequestTries
+    ) -> Reply:
         self.questions.append(question)
         self._at_once += 1
         self.most_at_once = max(self.most_at_once, self._at_once)
@@ -130,7 +132,7 @@ class ScriptedEndpoint:
             await self._news.wait()
 
 
-def in_turn(*replies: Reply) -> Callable[[Question], Reply]:
+def in_turn(*replies: Reply) -> Callable[[JudgePrompt], Reply]:
     """A script of replies one after the other; the last is repeated."""
     left = list(replies)
     return lambda _: left.pop(0) if len(left) > 1 else left[0]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from consumers.console.page import drawing, rendering
 from consumers.console.page import sections as report_stages
-from consumers.console.page.calls import Interval, Stretch, overlaps
+from consumers.console.page.calls import Interval, SpeechStretch, overlaps
 from consumers.console.page.drawing import (
     Scale,
     anchor_in_words,
@@ -145,11 +145,11 @@ def test_letterings_do_not_touch(letterings: list[tuple[float, float]], most_shi
 
 def test_both_speak() -> None:
     stretches = [
-        Stretch(USER, 1, 0, 1000),
-        Stretch(ASSISTANT, 1, 800, 2000),
-        Stretch(USER, 2, 1900, 3000),
-        Stretch(USER, 2, 2500, 3500),
-        Stretch(ASSISTANT, 2, 3500, 4000),
+        SpeechStretch(USER, 1, 0, 1000),
+        SpeechStretch(ASSISTANT, 1, 800, 2000),
+        SpeechStretch(USER, 2, 1900, 3000),
+        SpeechStretch(USER, 2, 2500, 3500),
+        SpeechStretch(ASSISTANT, 2, 3500, 4000),
     ]
     assert overlaps(stretches, 1) == [Interval(800, 1000, 1), Interval(1900, 2000, 2)]
     assert overlaps(stretches, 150) == [Interval(800, 1000, 1)]
@@ -157,7 +157,7 @@ def test_both_speak() -> None:
 
 _stretches = st.lists(
     st.builds(
-        lambda speaker, turn, start, length: Stretch(speaker, turn, start, start + length),
+        lambda speaker, turn, start, length: SpeechStretch(speaker, turn, start, start + length),
         st.sampled_from(Speaker),
         st.integers(0, 5),
         st.integers(0, 300),
@@ -168,7 +168,7 @@ _stretches = st.lists(
 
 
 @given(_stretches)
-def test_every_moment_is_told_once(stretches: list[Stretch]) -> None:
+def test_every_moment_is_told_once(stretches: list[SpeechStretch]) -> None:
     both = overlaps(stretches, 1)
 
     def speaks(speaker: Speaker, moment: float) -> bool:

@@ -9,8 +9,8 @@ from msgspec import structs
 
 from consumers.console.page.calls import ReportedCall
 from consumers.console.page.view import (
+    FigureGrade,
     Tile,
-    Verdict,
     standouts,
     summary,
     tiles,
@@ -30,7 +30,7 @@ from schemas.rows import (
     Progress,
     Silence,
     Stall,
-    Subgoal,
+    SubgoalResult,
     ToolUse,
     TurnRow,
     Unscored,
@@ -40,7 +40,7 @@ from schemas.scores.latency_stages import ServiceKind
 from tests.support.calls.console_calls import AT_MS, call_row, reported_rows, sounds, turn_row
 from tests.support.calls.report_calls import goal_set
 
-GOOD, FAIR, BAD = Verdict.GOOD, Verdict.FAIR, Verdict.BAD
+GOOD, FAIR, BAD = FigureGrade.GOOD, FigureGrade.FAIR, FigureGrade.BAD
 SILENCE = Silence(1, AT_MS + 2_000, AT_MS + 5_000, 3_000)
 UNKNOWN = Unscored(UnscoredReason.NO_USER_SPEECH)
 
@@ -68,7 +68,7 @@ def waited(turn: int, wait_ms: float, anchor: Anchor = Anchor.AUDIO) -> TurnRow:
     ],
 )
 def test_a_wait_is_judged_by_the_objective_and_by_what_is_usual(
-    wait_ms: float, judged: tuple[Verdict, str]
+    wait_ms: float, judged: tuple[FigureGrade, str]
 ) -> None:
     call = call_row(p50_ms=wait_ms, longest_wait_ms=wait_ms)
     for name in ("Median wait", "Longest wait"):
@@ -130,7 +130,7 @@ def test_interruptions_are_judged_by_who_did_it_and_how_often() -> None:
     ],
 )
 def test_tools_are_judged_by_their_success(
-    outcomes: list[ToolOutcome], judged: tuple[Verdict, str] | None
+    outcomes: list[ToolOutcome], judged: tuple[FigureGrade, str] | None
 ) -> None:
     uses = tuple(ToolUse(index, "t", outcome, 1) for index, outcome in enumerate(outcomes))
     failed = sum(each is not ToolOutcome.SUCCESS for each in outcomes)
@@ -145,7 +145,7 @@ def test_tools_are_judged_by_their_success(
 def with_progress(reached: int, *, state: str = "running", is_stalled: bool = False) -> CallRow:
     score = Progress(reached / 2, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, reached=reached, subgoals=2)
     subgoals = tuple(
-        Subgoal(float(place < reached), 1 if place < reached else None) for place in range(2)
+        SubgoalResult(float(place < reached), 1 if place < reached else None) for place in range(2)
     )
     stalls = (Stall(1, "turns"),) if is_stalled else ()
     goals = Goals(

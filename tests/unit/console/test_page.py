@@ -36,7 +36,7 @@ from schemas.rows import (
     ServiceUse,
     Silence,
     StageLatency,
-    Subgoal,
+    SubgoalResult,
     ToolUse,
     ToolWords,
     TurnRow,
@@ -309,7 +309,11 @@ def test_unknown_is_shown_as_such() -> None:
         unknown, unknown, unknown, unknown, unknown, reached=1, missing=1, subgoals=2
     )
     found = Goals(
-        "hello", "d", (Subgoal(1.0, 1), Subgoal(unknown)), judged_turn=1, progress=progress
+        "hello",
+        "d",
+        (SubgoalResult(1.0, 1), SubgoalResult(unknown)),
+        judged_turn=1,
+        progress=progress,
     )
     goals = GoalsRow(
         conversation_id="c", revision=1, digest="d", goal_set=goal_set().model_dump(mode="json")
@@ -522,7 +526,7 @@ def test_a_verdict_that_is_pending_is_shown_as_pending() -> None:
     goals = GoalsRow(
         conversation_id="c", revision=1, digest="d", goal_set={"id": "g", "subgoals": [judged]}
     )
-    found = Goals("g", "d", (Subgoal(Unscored(UnscoredReason.NO_TURN_JUDGED)),), by_judge=1)
+    found = Goals("g", "d", (SubgoalResult(Unscored(UnscoredReason.NO_TURN_JUDGED)),), by_judge=1)
     call = reported_rows(
         call_row(goals=found, turn=2), turn_row(1), turn_row(2, status="open"), goals=goals
     )

@@ -9,6 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from consumers.engine.agent_inspect import (
+    AgentStep,
+    AgentTurn,
     Argument,
     Ballot,
     EvaluationError,
@@ -17,10 +19,8 @@ from consumers.engine.agent_inspect import (
     NumericalScore,
     Options,
     Parameter,
+    PlainSubgoal,
     Required,
-    Step,
-    Subgoal,
-    Turn,
     auc_of,
     ppt_of,
     progress_of,
@@ -34,8 +34,8 @@ from consumers.engine.agent_inspect import (
 )
 from tests.support.calls.agent_inspect_votes import JudgeAnswer, driven
 
-TURN = Turn("A question.", "An answer.", ())
-GOAL = Ballot(0, 0, Subgoal("a"), 5, stops_early=False, retry_waves=5)
+TURN = AgentTurn("A question.", "An answer.", ())
+GOAL = Ballot(0, 0, PlainSubgoal("a"), 5, stops_early=False, retry_waves=5)
 ANSWERS = {
     "C": JudgeAnswer(200, "GRADE: C"),
     "I": JudgeAnswer(200, "GRADE: I"),
@@ -102,14 +102,14 @@ def test_fewer_retries_than_none_are_none() -> None:
     judges = Judges("X")
     with pytest.raises(EvaluationError):
         driven(
-            static_validations([TURN], [Subgoal("a", 0)], Options(max_retry_judge_trials=-1)),
+            static_validations([TURN], [PlainSubgoal("a", 0)], Options(max_retry_judge_trials=-1)),
             judges.of,
         )
     assert judges.requests == 5
 
 
-DUMB = Turn("A question.", None)
-WITHOUT_ARGUMENTS = replace(TURN, steps=[Step("a", None)])
+DUMB = AgentTurn("A question.", None)
+WITHOUT_ARGUMENTS = replace(TURN, steps=[AgentStep("a", None)])
 
 
 @pytest.mark.parametrize(
@@ -118,19 +118,21 @@ WITHOUT_ARGUMENTS = replace(TURN, steps=[Step("a", None)])
         ([], {}, 0, ("IndexError", None)),
         ([TURN, DUMB], {}, 5, ("InvalidInputValueError", "050008")),
         ([DUMB], {"num_judge_trials": 4}, 0, ("InvalidInputValueError", "050008")),
-        ([Turn("", "An answer.")], {}, 0, ("InvalidInputValueError", "050008")),
+        ([AgentTurn("", "An answer.")], {}, 0, ("InvalidInputValueError", "050008")),
         ([WITHOUT_ARGUMENTS], {}, 0, ("TypeError", None)),
         ([TURN], {"template_subgoal": "{subgoal} {userTask}"}, 0, ("KeyError", None)),
         ([TURN], {"template_subgoal": "{subgoal} {nothing}"}, 0, ("KeyError", None)),
     ],
 )
 def test_what_stops_the_judging_and_when(
-    turns: list[Turn], options: dict[str, Any], requests: int, told: tuple[str, str | None]
+    turns: list[AgentTurn], options: dict[str, Any], requests: int, told: tuple[str, str | None]
 ) -> None:
     judges = Judges("I")
     with pytest.raises((InvalidInputValueError, TypeError, IndexError, KeyError)) as caught:
         driven(
-            progress_through_turns(turns, [Subgoal("a")], Options(**options), user_instruction=" "),
+            progress_through_turns(
+                turns, [PlainSubgoal("a")], Options(**options), user_instruction=" "
+            ),
             judges.of,
         )
     assert (_told(caught.value), judges.requests) == (told, requests)
@@ -139,19 +141,19 @@ def test_what_stops_the_judging_and_when(
 def test_a_template_may_ask_for_the_instruction_that_there_is() -> None:
     template = "{subgoal} {userTask} {trajectories} {answers} {dynamicDialogue}"
     asking = progress_through_turns(
-        [TURN], [Subgoal("a")], Options(template_subgoal=template, max_turns=1), "Do it."
+        [TURN], [PlainSubgoal("a")], Options(template_subgoal=template, max_turns=1), "Do it."
     )
     assert driven(asking, Judges().of)[0].progress == 1.0
 
 
 def test_a_subgoal_without_details_stops_it() -> None:
     with pytest.raises(InvalidInputValueError) as caught:
-        driven(progress_through_turns([TURN], [Subgoal("")], Options()), Judges().of)
+        driven(progress_through_turns([TURN], [PlainSubgoal("")], Options()), Judges().of)
     assert caught.value.internal_code == "050008"
 
 
 def test_of_two_equal_subgoals_the_first_leaves_whichever_is_completed() -> None:
-    subgoals = [Subgoal("a"), Subgoal("b"), Subgoal("a")]
+    subgoals = [PlainSubgoal("a"), PlainSubgoal("b"), PlainSubgoal("a")]
     options = Options(num_judge_trials=1, max_turns=2, include_validation_results=True)
     entries = driven(progress_through_turns([TURN] * 2, subgoals, options), Judges("IICII").of)
     assert [each.subgoal.details for each in entries[-1].validations or ()] == ["a", "b", "a"]
@@ -160,7 +162,7 @@ def test_of_two_equal_subgoals_the_first_leaves_whichever_is_completed() -> None
 
 def test_completions_and_validations_are_given_only_when_asked_for() -> None:
     entry = driven(
-        progress_through_turns([TURN], [Subgoal("a")], Options(max_turns=1)), Judges().of
+        progress_through_turns([TURN], [PlainSubgoal("a")], Options(max_turns=1)), Judges().of
     )[0]
     assert ([each.completions for each in entry.explained], entry.validations) == ([()], None)
     options = Options(
@@ -169,7 +171,7 @@ def test_completions_and_validations_are_given_only_when_asked_for() -> None:
         include_validation_results=True,
         num_judge_trials=1,
     )
-    first, last = driven(progress_through_turns([TURN], [Subgoal("a")], options), Judges().of)
+    first, last = driven(progress_through_turns([TURN], [PlainSubgoal("a")], options), Judges().of)
     assert first.explained == last.explained
     assert [each.completions for each in last.explained] == [("GRADE: C",)]
     assert first.validations is None
@@ -179,19 +181,21 @@ def test_completions_and_validations_are_given_only_when_asked_for() -> None:
 @pytest.mark.parametrize("turn", [0, 0.0, False])
 def test_a_static_subgoal_s_turn_is_compared_as_python_does(turn: Any) -> None:
     judges = Judges()
-    (found,) = driven(static_validations([TURN, DUMB], [Subgoal("a", turn)], Options()), judges.of)
+    (found,) = driven(
+        static_validations([TURN, DUMB], [PlainSubgoal("a", turn)], Options()), judges.of
+    )
     assert found.is_completed
     assert judges.requests == 5
 
 
 def test_without_turns_no_static_subgoal_is_judged() -> None:
-    assert driven(static_validations([], [Subgoal("a", 0)], Options()), Judges().of) == []
+    assert driven(static_validations([], [PlainSubgoal("a", 0)], Options()), Judges().of) == []
     with pytest.raises(InvalidInputValueError) as caught:
         progress_of([])
     assert caught.value.internal_code == "050004"
 
 
-CALLED = replace(TURN, steps=[Step("a", [Argument("x", 1)], 2), Step(None)])
+CALLED = replace(TURN, steps=[AgentStep("a", [Argument("x", 1)], 2), AgentStep(None)])
 
 
 @pytest.mark.parametrize(
@@ -206,7 +210,7 @@ CALLED = replace(TURN, steps=[Step("a", [Argument("x", 1)], 2), Step(None)])
     ],
 )
 def test_what_stops_tool_correctness(
-    turns: list[Turn], expected: ExpectedCall, row: str, told: str
+    turns: list[AgentTurn], expected: ExpectedCall, row: str, told: str
 ) -> None:
     with pytest.raises((InvalidInputValueError, EvaluationError)) as caught:
         driven(tool_correctness(turns, [expected], Options()), Judges(row).of)
@@ -328,7 +332,7 @@ def test_a_turn_needs_steps_for_its_tokens_and_a_latency_for_the_total() -> None
 def test_each_condition_of_an_expected_call_reads_as_held_or_as_failed(
     parameter: Parameter, output: Required, row: str, told: list[str]
 ) -> None:
-    called = replace(TURN, steps=[Step("book", [Argument("n", 2)], "ok")])
+    called = replace(TURN, steps=[AgentStep("book", [Argument("n", 2)], "ok")])
     expected = ExpectedCall("book", [parameter], output, turn=0)
     (found,) = driven(tool_correctness([called], [expected], Options()), Judges(row).of)
     assert found.explanations[0].endswith(told[0])

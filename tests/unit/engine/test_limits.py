@@ -20,7 +20,7 @@ from consumers.engine.measures.eva_timing import MAX_LIVE_SOUNDS, heard_times
 from consumers.engine.redaction import redactor as redaction
 from consumers.engine.sources.elevenlabs import MAX_REPLIES_OF_AN_ID
 from consumers.engine.turns.bot import BotTurnMachine
-from consumers.engine.turns.timeline import ToolEntry, ToolUse, ToolUses
+from consumers.engine.turns.timeline import ToolEntry, ToolPayload, ToolUses
 from schemas import judging
 from schemas.closed_sets import JudgeKind
 from schemas.goals.goal_set import GoalSet
@@ -41,19 +41,19 @@ def test_one_more_tool_event_of_a_turn_changes_one_use() -> None:
     uses = ToolUses()
     last: ToolEntry | None = None
     for place in range(LOOP_EVENTS):
-        last = ToolEntry(last, 1, ToolUse("look", {}), place, is_response=place % 2 == 1)
+        last = ToolEntry(last, 1, ToolPayload("look", {}), place, is_response=place % 2 == 1)
         changed = uses.follow(last)
         assert list(changed) == [(1, place // 2)]
     assert len(list(uses)) == LOOP_EVENTS // 2
 
 
 def test_another_past_takes_back_what_is_not_in_it() -> None:
-    first = ToolEntry(None, 1, ToolUse("look", {}), 0, is_response=False)
-    answered = ToolEntry(first, 1, ToolUse("look", {}), 10, is_response=True)
-    again = ToolEntry(answered, 1, ToolUse("look", {}), 20, is_response=False)
+    first = ToolEntry(None, 1, ToolPayload("look", {}), 0, is_response=False)
+    answered = ToolEntry(first, 1, ToolPayload("look", {}), 10, is_response=True)
+    again = ToolEntry(answered, 1, ToolPayload("look", {}), 20, is_response=False)
     uses = ToolUses()
     uses.follow(again)
-    later = ToolEntry(first, 2, ToolUse("book", {}), 30, is_response=True)
+    later = ToolEntry(first, 2, ToolPayload("book", {}), 30, is_response=True)
     changed = uses.follow(later)
     assert {key: use and use.outcome for key, use in changed.items()} == {
         (1, 0): None,

@@ -52,7 +52,7 @@ from schemas.rows import (
     Speech,
     StageLatency,
     Stall,
-    Subgoal,
+    SubgoalResult,
     ToolUse,
     TurnRow,
     TurnTaking,
@@ -103,9 +103,9 @@ def closed(**parts: Any) -> CallRow:
 def goals(progress: Value | None = None, **parts: Any) -> Goals:
     """A set of two subgoals that code checks and one that takes a judge."""
     subgoals = (
-        Subgoal(1.0, 2),
-        Subgoal(1.0, 2, votes_complete=2, votes_incomplete=1),
-        Subgoal(NOT_KNOWN),
+        SubgoalResult(1.0, 2),
+        SubgoalResult(1.0, 2, votes_complete=2, votes_incomplete=1),
+        SubgoalResult(NOT_KNOWN),
     )
     after = None
     if progress is not None:

@@ -7,7 +7,7 @@ import pytest
 from consumers.exporter import projection
 from consumers.exporter.projection import Counted, Observed, OpenCalls, Sample, project
 from schemas.closed_sets import UnscoredReason
-from schemas.rows import CallRow, Goals, Labels, Progress, Subgoal, Unscored, Value
+from schemas.rows import CallRow, Goals, Labels, Progress, SubgoalResult, Unscored, Value
 from tests.unit.exporter.simulated import GOALS_OF_CODE, rows_with_goals_of_code
 
 AVA, BOB, NOBODY = ((agent, "unknown", "unknown") for agent in ("ava", "bob", "unknown"))
@@ -32,7 +32,7 @@ def so_far(subgoals: int, reached: int | None = None, progress: Value = UNKNOWN)
     after = None
     if reached is not None:
         after = Progress(progress, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, reached, 0, subgoals)
-    return Goals("set", "d", (Subgoal(UNKNOWN),) * subgoals, progress=after)
+    return Goals("set", "d", (SubgoalResult(UNKNOWN),) * subgoals, progress=after)
 
 
 def halfway(conversation_id: str, agent: str = "ava", **more: Any) -> CallRow:

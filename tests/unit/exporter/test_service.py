@@ -18,8 +18,8 @@ from consumers.exporter import counting, service
 from consumers.exporter.service import LOOK_BACK_MS, MAX_SILENT_SECONDS, Exporter
 from consumers.exporter.settings import ExporterSettings
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
-from consumers.runtime.kafka.polling import Commits
-from consumers.runtime.received import MAX_REFUSED_LINES, Place, Received, Unreadable
+from consumers.runtime.kafka.polling import GroupCommits
+from consumers.runtime.received import MAX_REFUSED_LINES, Received, RecordPlace, Unreadable
 from consumers.runtime.registry import Instruments
 from schemas.metrics.process import STEP_METRIC
 from schemas.rows import CallRow, Row, encode
@@ -92,7 +92,7 @@ async def test_a_published_row_is_counted() -> None:
 async def test_whoever_reads_can_hand_it_messages() -> None:
     """As a loop over a file does, without a broker and without a record of one."""
     role, registry = exporter()
-    place = Place("scores", 0, 4, 0, b"c-1")
+    place = RecordPlace("scores", 0, 4, 0, b"c-1")
     with capture_logs() as lines:
         await role.handle(
             [
@@ -305,7 +305,7 @@ class FakeReader:
     async def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float
     ) -> bool:
-        return await Commits(None).commit(self.consumer, offsets, seconds)
+        return await GroupCommits(None).commit(self.consumer, offsets, seconds)
 
     def stalled(self) -> Sequence[str]:
         return ()

@@ -14,7 +14,7 @@ from consumers.history.sqlite import (
     Batch,
     HistoryBrokenError,
     HistoryFolderError,
-    LeftOut,
+    NotKept,
     SqliteHistory,
 )
 from schemas.annotations import Annotation, ForgottenTenant
@@ -46,7 +46,7 @@ def said(by: str, label: str | None = None, at_ms: int = NOON_MS, **more: object
     return Annotation.model_validate({"by": by, "label": label, "at_ms": at_ms, **more})
 
 
-def takes(store: SqliteHistory, *each: tuple[str, Annotation], **people: object) -> LeftOut:
+def takes(store: SqliteHistory, *each: tuple[str, Annotation], **people: object) -> NotKept:
     taken = FromPeople(each, **{"positions": {PEOPLE: 1}, **people})  # type: ignore[arg-type]
     return store.write(Batch([], [], {}, taken))
 
@@ -139,7 +139,7 @@ def test_what_is_forgotten_is_in_no_file_and_stays_away(store: SqliteHistory) ->
     takes(store, forgotten=("forgotten_call",), positions={PEOPLE: 2})
     assert in_files(store.folder, *secret) == []
     late = store.write(batch(call("forgotten_call"), 2, forgotten_call=value))
-    assert late == LeftOut(0, len(call("c")) + 1)
+    assert late == NotKept(0, len(call("c")) + 1)
     takes(store, ("forgotten_call", said("ben", "good")))
     assert in_files(store.folder, *secret) == []
     assert found(store, words=["the"]) == found(store) == ["kept"]

@@ -24,8 +24,18 @@ from consumers.runtime.process import OperatorError
 from schemas.annotations import Annotation, ForgottenTenant
 from schemas.closed_sets import UnscoredReason
 from schemas.columns import CALL_COLUMNS
-from schemas.rows import CallRow, Errors, Goals, Labels, OwnRow, Subgoal, TurnRow, Unscored, Waiting
-from streamer.history.comparison import Period, compared
+from schemas.rows import (
+    CallRow,
+    Errors,
+    Goals,
+    Labels,
+    OwnRow,
+    SubgoalResult,
+    TurnRow,
+    Unscored,
+    Waiting,
+)
+from streamer.history.comparison import ComparedPeriod, compared
 from streamer.offline.scoring import scored
 from streamer.recordings.reader import read_recordings
 from tests.support.clickhouse.running import TABLES, ClickHouse, running_clickhouse
@@ -157,7 +167,11 @@ ENDED = [
             goals=Goals(
                 "g",
                 "d",
-                (Subgoal(1.0), Subgoal(0.0), Subgoal(Unscored(UnscoredReason.NO_TURN_JUDGED))),
+                (
+                    SubgoalResult(1.0),
+                    SubgoalResult(0.0),
+                    SubgoalResult(Unscored(UnscoredReason.NO_TURN_JUDGED)),
+                ),
                 success_final_turn=0.0,
                 is_stalled=True,
             ),
@@ -501,7 +515,7 @@ def test_every_question_has_the_same_answer(server: ClickHouse, tmp_path: Path) 
         sqlite.values(EVER._replace(most=None), tuple(COLUMNS)), key=str
     )
     day = NOON_MS // DAY_MS * DAY_MS
-    days = Period(day, day + DAY_MS), Period(day + DAY_MS, day + 2 * DAY_MS)
+    days = ComparedPeriod(day, day + DAY_MS), ComparedPeriod(day + DAY_MS, day + 2 * DAY_MS)
     assert compared(clickhouse, *days, ("labels.agent",)) == compared(
         sqlite, *days, ("labels.agent",)
     )

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from consumers.history import on_file
 from consumers.history.on_file import FileHistory
-from consumers.history.sqlite import Batch, LeftOut, SqliteHistory
+from consumers.history.sqlite import Batch, NotKept, SqliteHistory
 from consumers.log.commits import NotWrittenError
 from consumers.log.file import Decided, DecidedRecord, FileLog
 from consumers.runtime.registry import Instruments
@@ -32,10 +32,10 @@ async def test_a_stop_in_the_middle_of_a_slow_write_loses_nothing_and_fails_noth
     overlaps: list[Batch] = []
 
     class Slow(SqliteHistory):
-        def write(self, batch: Batch) -> LeftOut:
+        def write(self, batch: Batch) -> NotKept:
             if not one_writes.acquire(blocking=False):
                 overlaps.append(batch)
-                return LeftOut(0, 0)
+                return NotKept(0, 0)
             try:
                 writes.set()
                 may_end.wait(patient(10))
@@ -71,7 +71,7 @@ async def test_who_is_cancelled_in_a_slow_write_closes_the_store_behind_it(tmp_p
     steps: list[str] = []
 
     class Slow(SqliteHistory):
-        def write(self, batch: Batch) -> LeftOut:
+        def write(self, batch: Batch) -> NotKept:
             writes.set()
             may_end.wait(patient(10))
             left_out = super().write(batch)

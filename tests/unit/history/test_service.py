@@ -17,7 +17,7 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.history import service
 from consumers.history.service import HistoryRole
 from consumers.history.settings import HistorySettings
-from consumers.history.sqlite import Batch, LeftOut, SqliteHistory
+from consumers.history.sqlite import Batch, NotKept, SqliteHistory
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.process import SetupError
 from consumers.runtime.registry import Instruments
@@ -209,7 +209,7 @@ async def test_a_full_disk_is_waited_for_and_nothing_is_lost(
         [sqlite3.OperationalError("database or disk is full"), OSError("read-only")],
     )
 
-    def fails_first(store: SqliteHistory, batch: Any) -> LeftOut:
+    def fails_first(store: SqliteHistory, batch: Any) -> NotKept:
         if failures:
             raise failures.pop(0)
         return write(store, batch)
@@ -275,7 +275,7 @@ async def test_a_forgotten_call_is_never_written_not_even_when_all_is_read_anew(
     batches = []
     write = SqliteHistory.write
 
-    def noted(store: SqliteHistory, batch: Batch) -> LeftOut:
+    def noted(store: SqliteHistory, batch: Batch) -> NotKept:
         batches.append(batch)
         return write(store, batch)
 

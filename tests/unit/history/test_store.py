@@ -18,7 +18,7 @@ from msgspec import structs
 
 from consumers.engine.limits import GoalRules, Limits
 from consumers.history import sqlite
-from consumers.history.search import COLUMNS, Condition, Question
+from consumers.history.search import COLUMNS, CallSearch, Condition
 from consumers.history.sqlite import Batch, HistoryBrokenError, HistoryFolderError, SqliteHistory
 from consumers.runtime.process import OperatorError, SetupError
 from consumers.store.rows import StoredCall
@@ -32,7 +32,7 @@ from tests.support.laws import examples
 DAY_MS = 86_400_000
 NOON_MS = 1_790_000_000_000 // DAY_MS * DAY_MS + DAY_MS // 2
 SCORES = ("scores", 0)
-EVER = Question(0, 2**53)
+EVER = CallSearch(0, 2**53)
 
 PLAN = ScoringPlan(
     Limits(),

@@ -12,9 +12,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from consumers.judge import ask as asking
-from consumers.judge.ask import Judge
-from consumers.judge.prompts import Question
-from consumers.judge.reply import Delivery, Reply
+from consumers.judge.ask import QuestionAnswerer
+from consumers.judge.prompts import JudgePrompt
+from consumers.judge.reply import Reply, RequestTries
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import JudgeKind, TrialOutcome, UnjudgedReason
 from schemas.judging import (
@@ -67,7 +67,7 @@ async def verdict_on(
 
 
 @asynccontextmanager
-async def held(**settings: Any) -> AsyncIterator[tuple[Judge, ScriptedEndpoint]]:
+async def held(**settings: Any) -> AsyncIterator[tuple[QuestionAnswerer, ScriptedEndpoint]]:
     """A judge whose endpoint thinks until the test opens its gate; then every answer is C."""
     endpoint = ScriptedEndpoint(lambda _: C)
     endpoint.gate.clear()
@@ -443,7 +443,7 @@ async def test_a_mistake_of_ours_ends_the_judge() -> None:
     def script(_: object) -> Reply:
         raise ZeroDivisionError
 
-    judge = Judge(
+    judge = QuestionAnswerer(
         judge_settings(), Instruments(CollectorRegistry(), ["judge"]), ScriptedEndpoint(script)
     )
     judge.ask(question())
@@ -517,7 +517,9 @@ class SlowEndpoint(ScriptedEndpoint):
         super().__init__(lambda _: answer("C"))
         self.asked_seconds: list[float] = []
 
-    async def ask(self, question: Question, timeout_seconds: float, delivery: Delivery) -> Reply:
+    async def ask(
+        self, question: JudgePrompt, timeout_seconds: float, delivery: RequestTries
+    ) -> Reply:
         self.asked_seconds.append(asyncio.get_running_loop().time())
         await asyncio.sleep(ANSWER_SECONDS)
         return await super().ask(question, timeout_seconds, delivery)

@@ -17,7 +17,7 @@ from consumers.judge import ask
 from consumers.judge import endpoint as transport
 from consumers.judge.endpoint import Endpoint
 from consumers.judge.prompts import question_of
-from consumers.judge.reply import MAX_REPORTED_TOKENS, Delivery, Reply
+from consumers.judge.reply import MAX_REPORTED_TOKENS, Reply, RequestTries
 from schemas.closed_sets import TrialOutcome, UnjudgedReason
 from schemas.judging import Judged, JudgeVerdict, TokenUse, Unjudged
 from tests.support.calls.judge_questions import (
@@ -99,8 +99,10 @@ class FakeNetwork(httpx2.AsyncBaseTransport):
         raise end or AssertionError("never")
 
 
-async def reply_of(network: httpx2.AsyncBaseTransport, **settings: Any) -> tuple[Reply, Delivery]:
-    delivery = Delivery()
+async def reply_of(
+    network: httpx2.AsyncBaseTransport, **settings: Any
+) -> tuple[Reply, RequestTries]:
+    delivery = RequestTries()
     endpoint = Endpoint(judge_settings(**{"max_retries": 0, **settings}), "key", network)
     try:
         return await endpoint.ask(QUESTION, 10, delivery), delivery

@@ -14,8 +14,8 @@ from consumers.judge.limits import (
     Budget,
     Prices,
     RateLimit,
-    Waiting,
     WaitingLine,
+    WaitingQuestion,
 )
 from schemas.closed_sets import JudgeKind, UnjudgedReason
 from schemas.judging import TokenUse
@@ -215,14 +215,14 @@ def test_a_call_is_in_the_sample_or_not_for_ever() -> None:
 
 def waiting(
     number: int, deadline_ms: int = 1_000, arrived_ms: int = 0, **fields: object
-) -> Waiting:
+) -> WaitingQuestion:
     fields = {"conversation_id": f"c-{number}"} | fields
-    return Waiting(
+    return WaitingQuestion(
         question(asked_at_ms=0, deadline_ms=deadline_ms, **fields), arrived_ms, deadline_ms, number
     )
 
 
-def line_of(*entries: Waiting, max_waiting: int = 100) -> WaitingLine:
+def line_of(*entries: WaitingQuestion, max_waiting: int = 100) -> WaitingLine:
     line = WaitingLine(max_waiting)
     for entry in entries:
         assert list(line.put(entry)) == []
@@ -320,7 +320,9 @@ def test_nobody_is_lost_or_doubled_whatever_happens() -> None:
         came: list[int] = []
         went: list[int] = []
 
-        def go(entry: Waiting, there: dict[str, int] = there, went: list[int] = went) -> None:
+        def go(
+            entry: WaitingQuestion, there: dict[str, int] = there, went: list[int] = went
+        ) -> None:
             del there[entry.request_id]
             went.append(entry.number)
 

@@ -10,16 +10,18 @@ from aiokafka.structs import OffsetAndMetadata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.judge.progress import MAX_NOTE_CHARS, MAX_SPAN, Progress
+from consumers.judge.progress import MAX_NOTE_CHARS, MAX_SPAN, AnsweredQuestions
 
 END = 10**6
 
 
-def progress_from(offset: int, note: str = "", *, begin: int = 0, end: int = END) -> Progress:
-    return Progress(OffsetAndMetadata(offset, note), begin, end)
+def progress_from(
+    offset: int, note: str = "", *, begin: int = 0, end: int = END
+) -> AnsweredQuestions:
+    return AnsweredQuestions(OffsetAndMetadata(offset, note), begin, end)
 
 
-def open_in(progress: Progress, offsets: range) -> list[int]:
+def open_in(progress: AnsweredQuestions, offsets: range) -> list[int]:
     return [offset for offset in offsets if progress.is_open(offset)]
 
 
@@ -53,7 +55,7 @@ def test_a_successor_finds_what_is_open(
     assert owner.first == min(still_open, default=offsets[-1] + 1 if offsets else start)
 
     committed = owner.to_commit(7, {"ava": 0.5})
-    successor = Progress(committed, begin, END)
+    successor = AnsweredQuestions(committed, begin, END)
     assert successor.first >= begin
     assert (successor.hour, successor.spent) == (7, {"ava": 0.5})
     again = [offset for offset in offsets if offset >= successor.first]
@@ -71,7 +73,7 @@ def test_what_comes_later_is_open() -> None:
     for offset in (3, 4, 6):
         owner.read(offset)
     owner.answer(6)
-    successor = Progress(owner.to_commit(0, {}), 0, END)
+    successor = AnsweredQuestions(owner.to_commit(0, {}), 0, END)
     assert open_in(successor, range(10)) == [3, 4, 7, 8, 9]  # there is no 5
     assert [successor.read(offset) for offset in (3, 4, 6, 7)] == [True, True, False, True]
 
@@ -131,7 +133,9 @@ def test_a_damaged_or_foreign_note_says_that_nothing_is_answered(note: str) -> N
 
 
 def test_a_broker_may_have_no_note_at_all() -> None:
-    assert open_in(Progress(OffsetAndMetadata(5, None), 0, END), range(10)) == list(range(5, 10))
+    assert open_in(AnsweredQuestions(OffsetAndMetadata(5, None), 0, END), range(10)) == list(
+        range(5, 10)
+    )
 
 
 @given(good, st.integers(0, 30))
@@ -168,7 +172,7 @@ def test_the_oldest_open_question_holds_reading_back() -> None:
         assert progress.read(offset)
         progress.answer(offset)
     assert progress.is_full(10 + MAX_SPAN)
-    successor = Progress(progress.to_commit(0, {}), 0, END)
+    successor = AnsweredQuestions(progress.to_commit(0, {}), 0, END)
     assert open_in(successor, range(10, 12 + MAX_SPAN)) == [10, 10 + MAX_SPAN, 11 + MAX_SPAN]
     progress.answer(10)
     assert not progress.is_full(10 + MAX_SPAN)
@@ -192,7 +196,7 @@ def test_a_note_is_short_enough_for_a_broker(spent: dict[str, float], has_whole_
     committed = progress.to_commit(7, spent)
     assert committed.metadata.isascii()
     assert len(committed.metadata) <= MAX_NOTE_CHARS
-    successor = Progress(committed, 0, END)
+    successor = AnsweredQuestions(committed, 0, END)
     assert successor.spent.items() <= spent.items()
     left_out = [cost for agent, cost in spent.items() if agent not in successor.spent]
     assert not left_out or len(json.dumps(spent)) > MAX_NOTE_CHARS - MAX_SPAN // 4 - 50

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from consumers.judge.prompts import (
     CAUSES_PROMPT,
     DIMENSIONS,
-    Question,
+    JudgePrompt,
     UnknownPromptError,
     _mark,
     plain,
@@ -61,7 +61,7 @@ they were.
 every_kind = pytest.mark.parametrize("kind", JudgeKind)
 
 
-def asked(*said: str, **fields: object) -> Question:
+def asked(*said: str, **fields: object) -> JudgePrompt:
     """A question about a call in which the user says these."""
     items = tuple(
         TranscriptItem(turn=turn, kind="user", text=text) for turn, text in enumerate(said, 1)
@@ -69,7 +69,7 @@ def asked(*said: str, **fields: object) -> Question:
     return question_of(question(transcript=items, turn=len(said), **fields), "structured")
 
 
-def call_lines(asked: Question) -> list[str]:
+def call_lines(asked: JudgePrompt) -> list[str]:
     return asked.user.split("\nEND ")[0].split("\n")
 
 

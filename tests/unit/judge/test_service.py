@@ -19,11 +19,11 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from consumers.judge import progress, service
-from consumers.judge.ask import Judge
+from consumers.judge.ask import QuestionAnswerer
 from consumers.judge.progress import VerdictWriteError
 from consumers.judge.service import JudgeWorker
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.kafka.polling import Commits
+from consumers.runtime.kafka.polling import GroupCommits
 from consumers.runtime.received import MAX_REFUSED_LINES
 from consumers.runtime.registry import Instruments
 from schemas.judging import JudgeRequest, JudgeVerdict
@@ -180,7 +180,7 @@ class FakeReader:
     async def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float
     ) -> bool:
-        return await Commits(None).commit(self.consumer, offsets, seconds)
+        return await GroupCommits(None).commit(self.consumer, offsets, seconds)
 
     def fail(self, error: Exception) -> None:
         self.failures.append(error)
@@ -197,8 +197,10 @@ class House:
         self.instruments = Instruments(CollectorRegistry(), ["judge"])
         monkeypatch.setattr(
             service,
-            "Judge",
-            lambda given, counted, redactor: Judge(given, counted, self.endpoint, redactor),
+            "QuestionAnswerer",
+            lambda given, counted, redactor: QuestionAnswerer(
+                given, counted, self.endpoint, redactor
+            ),
         )
         monkeypatch.setattr(
             KafkaSettings, "producer", lambda _, __, given, ___: FakeProducer(self.cluster, given)

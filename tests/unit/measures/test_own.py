@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from consumers.measures.files import MAX_MEASURES, Found, stamp_of
+from consumers.measures.files import MAX_MEASURES, FoundMeasures, stamp_of
 from consumers.measures.own import (
     MAX_HANGING,
     MAX_LABELS,
     Calls,
     MeasureError,
+    MeasureOutcome,
     NotMeasured,
-    Outcome,
     measure,
 )
 from schemas.closed_sets import UnscoredReason
@@ -27,7 +27,7 @@ from schemas.rows import NotApplicable, TurnRow, Unscored
 TURN = TurnRow(conversation_id="c", turn=3, revision=8, wait_ms=912.0)
 
 
-def outcome_of(result: object, seconds: float = 5.0) -> Outcome:
+def outcome_of(result: object, seconds: float = 5.0) -> MeasureOutcome:
     @measure
     def mine(turn: TurnRow) -> object:
         if isinstance(result, BaseException):
@@ -78,7 +78,7 @@ def test_a_coroutine_counts_too() -> None:
         await asyncio.sleep(0)
         return turn.turn
 
-    assert Calls(later, 5.0).call({"turn": TURN}) == Outcome(3.0)
+    assert Calls(later, 5.0).call({"turn": TURN}) == MeasureOutcome(3.0)
 
 
 def test_a_function_that_hangs_is_left_alone_until_a_call_of_it_comes_back() -> None:
@@ -100,7 +100,7 @@ def test_a_function_that_hangs_is_left_alone_until_a_call_of_it_comes_back() -> 
     until = time.monotonic() + 10
     while calls.hangs and time.monotonic() < until:
         threading.Event().wait(0.01)
-    assert calls.call({"turn": TURN}) == Outcome(1.0)
+    assert calls.call({"turn": TURN}) == MeasureOutcome(1.0)
 
 
 def test_a_function_gives_few_labels() -> None:
@@ -139,13 +139,13 @@ def test_a_broken_file_costs_its_own_measures(tmp_path: Path) -> None:
     (tmp_path / "b.py").write_text(ONE.format(name="good", value=1))
     (tmp_path / "c.py").write_text(ONE.format(name="good", value=2))
     (tmp_path / "_d.py").write_text("raise SystemExit\n")
-    found = Found(tmp_path)
+    found = FoundMeasures(tmp_path)
     assert [*found.measures] == ["good"]
     assert found.measures["good"](TURN) == 1
     broken, twice = found.mistakes
     assert broken.startswith(f"{tmp_path / 'a.py'}: ModuleNotFoundError: ")
     assert "there is another measure good" in twice
-    assert "no such folder" in Found(tmp_path / "none").mistakes[0]
+    assert "no such folder" in FoundMeasures(tmp_path / "none").mistakes[0]
 
 
 def test_no_more_measures_count_than_are_allowed(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_no_more_measures_count_than_are_allowed(tmp_path: Path) -> None:
         ONE.format(name=f"m{number}", value=number) for number in range(MAX_MEASURES + 1)
     )
     (tmp_path / "many.py").write_text(text)
-    found = Found(tmp_path)
+    found = FoundMeasures(tmp_path)
     assert len(found.measures) == MAX_MEASURES
     assert f"m{MAX_MEASURES} is left out" in found.mistakes[0]
 
@@ -164,4 +164,4 @@ def test_a_changed_file_is_another_one(tmp_path: Path) -> None:
     before = stamp_of(tmp_path)
     path.write_text(ONE.format(name="one", value=10))
     assert stamp_of(tmp_path) != before == before
-    assert Found(tmp_path).measures["one"](TURN) == 10
+    assert FoundMeasures(tmp_path).measures["one"](TURN) == 10

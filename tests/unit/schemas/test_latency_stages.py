@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.sources.findings import Findings
+from consumers.engine.sources.findings import EventFindings
 from consumers.engine.sources.rules import RULES
 from consumers.engine.turns.bot import TokenUsage
 from schemas.closed_sets import InputSource
@@ -53,13 +53,13 @@ TOKENS = metrics.LLMTokenUsage(
 )  # of a service that counts the prompt without the cache
 
 
-def findings(event: dict[str, Any]) -> Findings:
+def findings(event: dict[str, Any]) -> EventFindings:
     """An event, as it is read from its bytes."""
     typed = decode(
         InputSource.PIPECAT, json.dumps({"timestamp": AT_MS} | event, allow_nan=False).encode()
     )
     (found,) = RULES[type(typed)].facts(typed)
-    assert isinstance(found, Findings)
+    assert isinstance(found, EventFindings)
     return found
 
 

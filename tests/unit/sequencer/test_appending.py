@@ -19,7 +19,7 @@ from consumers.engine.admission import MAX_HEADERS, MAX_HEADERS_BYTES
 from consumers.runtime.kafka.connection import KafkaSettings, murmur2_place
 from consumers.runtime.registry import Instruments
 from consumers.sequencer import appending
-from consumers.sequencer.appending import AppendError, Found, LogWriter, Share, read_back
+from consumers.sequencer.appending import AppendError, LogEndFacts, LogWriter, Share, read_back
 from consumers.sequencer.identity import Witness
 from consumers.sequencer.merge import CLOCKS_MS, InputPartition
 from consumers.sequencer.settings import SequencerSettings
@@ -268,7 +268,7 @@ def tick(
 
 
 def test_a_successor_begins_where_the_newest_ticks_of_the_highest_term_say() -> None:
-    found = Found()
+    found = LogEndFacts()
     taken = [
         tick(2, 9, known_ms=90),
         tick(3, 5, known_ms=50),
@@ -285,7 +285,7 @@ def test_a_successor_begins_where_the_newest_ticks_of_the_highest_term_say() -> 
 
 
 def test_a_tick_that_tells_time_alone_says_nothing_of_places_and_of_other_partitions() -> None:
-    found = Found()
+    found = LogEndFacts()
     told = Tick.of(3, 900, {})
     assert found.take(Record(0, key=None, value=told.value(), headers=(told.header(),))) is None
     assert (found.term, found.known_ms, found.places) == (3, 0, {})
@@ -349,15 +349,15 @@ async def test_it_is_read_back_to_a_tick_of_the_term_that_has_begun(
 
 
 def test_a_term_without_a_tick_counts_for_the_next_one() -> None:
-    found = Found()
+    found = LogEndFacts()
     found.take(tick(2, 9))
     found.take(event(7, 9))
     assert (found.term, found.places) == (7, {PLACE: Next(0, 9)})
-    assert Found().term == 0
+    assert LogEndFacts().term == 0
 
 
 def test_the_event_before_a_place_is_its_witness() -> None:
-    found = Found()
+    found = LogEndFacts()
     for each in (event(1, 5, value=b"[5]"), event(1, 6, value=b"[6]"), tick(1, 7)):
         found.take(each)
     assert found.witnessed() == {PLACE: (Next(0, 7), Witness.of(NOW_MS, b"call-1", b"[6]"))}
@@ -367,7 +367,7 @@ def test_the_event_before_a_place_is_its_witness() -> None:
 def test_without_that_event_the_record_before_a_place_must_be_older_than_the_tick(
     seen: Record,
 ) -> None:
-    found = Found()
+    found = LogEndFacts()
     found.take(seen)
     found.take(tick(1, 7, stamp_ms=NOW_MS + 3))
     found.take(tick(1, 6, stamp_ms=NOW_MS + 2))
@@ -377,7 +377,7 @@ def test_without_that_event_the_record_before_a_place_must_be_older_than_the_tic
 def test_a_strangers_record_without_our_headers_is_passed_over_and_one_that_forges_them_is_told() -> (
     None
 ):
-    found = Found()
+    found = LogEndFacts()
     assert not found.take(Record(0))
     with pytest.raises(LogError):
         found.take(Record(0, headers=((PLACED_HEADER, b"forged"),)))

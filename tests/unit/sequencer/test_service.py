@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError
 from consumers.runtime.registry import Instruments
 from consumers.sequencer import service
-from consumers.sequencer.appending import Found
+from consumers.sequencer.appending import LogEndFacts
 from consumers.sequencer.merge import STAMP_MS, InputPartition
 from consumers.sequencer.service import MAX_SILENT_SECONDS, SLOW_SECONDS, Sequencer, Shard
 from consumers.sequencer.settings import SequencerSettings
@@ -377,7 +377,7 @@ async def test_it_does_not_begin_on_topics_that_do_not_fit(
     async def settings(*_: Any) -> dict[str, dict[str, str]]:
         return {EVENTS_TOPIC: {"max.message.bytes": str(most)}}
 
-    async def read_back(*_: Any) -> Found:
+    async def read_back(*_: Any) -> LogEndFacts:
         raise AssertionError("before anything is read")
 
     monkeypatch.setattr(service, "partition_counts", asked)

@@ -27,9 +27,15 @@ from schemas.topics import SOURCE_BY_TOPIC, TOPIC_BY_SOURCE
 from streamer.backtest import past as backtest_past
 from streamer.backtest import rerun as backtest_rerun
 from streamer.backtest.past import BacktestError, PastCalls, PastTopics
-from streamer.backtest.rerun import MAX_EXAMPLES, Comparison, Difference, Rerun, last_values
+from streamer.backtest.rerun import (
+    MAX_EXAMPLES,
+    Rerun,
+    RerunComparison,
+    ScoreDifference,
+    last_values,
+)
 from streamer.backtest.run import BacktestPlan, BacktestResult, remarks, report, report_document
-from streamer.history.comparison import Period
+from streamer.history.comparison import ComparedPeriod
 from streamer.offline.own_values import OwnMeasures
 from streamer.terminal import Screen
 from streamer.trials.calls import NewestRows
@@ -162,11 +168,11 @@ def together(*logs: Sequence[BrokerRecord]) -> list[BrokerRecord]:
     return merged_logs
 
 
-def period(since_ms: int = 0, until_ms: int = 60_000) -> Period:
-    return Period(T0_MS + since_ms, T0_MS + until_ms)
+def period(since_ms: int = 0, until_ms: int = 60_000) -> ComparedPeriod:
+    return ComparedPeriod(T0_MS + since_ms, T0_MS + until_ms)
 
 
-def past(*rows: Row, within: Period | None = None) -> PastCalls:
+def past(*rows: Row, within: ComparedPeriod | None = None) -> PastCalls:
     calls = PastCalls(within or period())
     written(calls, rows)
     return calls
@@ -195,7 +201,7 @@ def test_calls_are_those_that_closed_in_the_time(
     *rows, closed = live().rows()
     assert isinstance(closed, CallRow)
     closed_ms = closed.known_ms
-    calls = past(*rows, closed, within=Period(closed_ms + begin_ms, closed_ms + end_ms))
+    calls = past(*rows, closed, within=ComparedPeriod(closed_ms + begin_ms, closed_ms + end_ms))
     assert ("call" in calls.by_id) is is_in
 
 
@@ -256,7 +262,9 @@ async def test_a_partition_is_read_from_a_time_on_and_what_is_gone_of_it_is_told
 # The new evaluation.
 
 
-def anew(calls: Any, *, limits: Limits | None = None, within: Period | None = None) -> Rerun:
+def anew(
+    calls: Any, *, limits: Limits | None = None, within: ComparedPeriod | None = None
+) -> Rerun:
     """Without the facts of then."""
     return Rerun(
         limits or Limits(),
@@ -264,7 +272,7 @@ def anew(calls: Any, *, limits: Limits | None = None, within: Period | None = No
         within or period(),
         calls,
         obeys_facts=False,
-        comparison=Comparison(),
+        comparison=RerunComparison(),
     )
 
 
@@ -277,7 +285,7 @@ def as_then(
         calls.period,
         calls.by_id,
         obeys_facts=True,
-        comparison=Comparison(),
+        comparison=RerunComparison(),
         folds_all=calls.has_evicted,
         goals=goals or ChosenGoals(),
         **more,
@@ -374,11 +382,11 @@ def test_the_settings_of_today_decide_about_silence() -> None:
     rerun = as_then(then.past, limits=Limits(dead_air_ms=10_000))
     feed_in(rerun, then.log)
     finished(rerun)
-    assert Difference("call", 2, "dead_air", 1, 0) in rerun.comparison.examples
-    assert Difference("call", None, "dead_airs", 1, 0) in rerun.comparison.examples
+    assert ScoreDifference("call", 2, "dead_air", 1, 0) in rerun.comparison.examples
+    assert ScoreDifference("call", None, "dead_airs", 1, 0) in rerun.comparison.examples
     rerun = as_then(then.past, limits=Limits(dead_air_ms=700, delivery_allowance_ms=0))
     feed_in(rerun, then.log)
-    assert Difference("call", 1, "dead_air", 0, 1) in rerun.comparison.examples
+    assert ScoreDifference("call", 1, "dead_air", 0, 1) in rerun.comparison.examples
     (change,) = [each for each in rerun.comparison.changes() if each.measure == "dead_airs"]
     assert (change.before, change.after, change.low) == (1, 2, None)
 
@@ -559,7 +567,7 @@ def test_without_the_facts_the_settings_of_today_decide() -> None:
     assert rerun.is_over(T0_MS + 60_000)
     assert not rerun.is_over(T0_MS + 59_999), "another may begin"
     assert rerun.comparison.calls["changed"] == 1
-    assert Difference("call", 2, "dead_air", 1, 0) in rerun.comparison.examples
+    assert ScoreDifference("call", 2, "dead_air", 1, 0) in rerun.comparison.examples
     assert "close_reason" not in rerun.comparison.differing
 
 
@@ -637,7 +645,7 @@ def waited(*waits_ms: float | None, call: str = "call") -> list[Row]:
 
 
 def test_calls_are_compared_value_by_value() -> None:
-    comparison = Comparison()
+    comparison = RerunComparison()
     comparison.add("same", waited(100.0), waited(100.0))
     comparison.add("other", waited(100.0, 50.0, 1.0), waited(140.0, 30.0))
     comparison.add("then", waited(1.0), [])
@@ -649,11 +657,11 @@ def test_calls_are_compared_value_by_value() -> None:
         comparison.differing["longest_wait_ms"],
         comparison.differing["state"],
     ) == (*(3, 1, 2),)
-    assert comparison.examples[0] == Difference("other", 0, LATENCY, 100.0, 140.0)
-    assert Difference("other", 2, LATENCY, 1.0, None) in comparison.examples
+    assert comparison.examples[0] == ScoreDifference("other", 0, LATENCY, 100.0, 140.0)
+    assert ScoreDifference("other", 2, LATENCY, 1.0, None) in comparison.examples
     assert comparison.examples[-2:] == [
-        Difference("then", None, "state", "closed", None),
-        Difference("now", None, "state", None, "closed"),
+        ScoreDifference("then", None, "state", "closed", None),
+        ScoreDifference("now", None, "state", None, "closed"),
     ]
     (change,) = comparison.changes()
     assert change[:5] == ("longest_wait_ms", 100.0, 120.0, 2, 2)
@@ -661,7 +669,7 @@ def test_calls_are_compared_value_by_value() -> None:
 
 
 def test_a_number_that_became_unknown_is_in_no_mean() -> None:
-    comparison = Comparison()
+    comparison = RerunComparison()
     comparison.add("call", waited(100.0), [structs.replace(waited(1.0)[-1], longest_wait_ms=None)])
     (change,) = comparison.changes()
     assert change[:5] == ("longest_wait_ms", 100.0, None, 1, 0)
@@ -669,7 +677,7 @@ def test_a_number_that_became_unknown_is_in_no_mean() -> None:
 
 def test_examples_and_means_are_bounded_and_counts_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backtest_rerun, "MOST_MEASURED", 10)
-    comparison = Comparison()
+    comparison = RerunComparison()
     for number in range(100):
         comparison.add(f"c{number}", waited(1.0), waited(2.0))
     assert len(comparison.examples) == MAX_EXAMPLES

@@ -17,7 +17,7 @@ from schemas.units import DAY_MS
 from streamer import one_call
 from streamer.offline.contexts import arrivals_of, folded_recording
 from streamer.offline.scoring import plan_from, scored
-from streamer.one_call import CallReader, FoundCall
+from streamer.one_call import CallSource, FoundCall
 from streamer.recordings.files import SAMPLE
 from streamer.recordings.reader import goals_for, read_recordings
 from streamer.settings.all_settings import Settings
@@ -99,8 +99,8 @@ def written(
     return records
 
 
-def reader_of(topics: KeptTopics) -> CallReader:
-    return CallReader(Settings(), CALL, topics, PARTITIONS)
+def reader_of(topics: KeptTopics) -> CallSource:
+    return CallSource(Settings(), CALL, topics, PARTITIONS)
 
 
 async def read(topics: KeptTopics, since_ms: int = 0) -> FoundCall:

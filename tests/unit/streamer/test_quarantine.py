@@ -28,8 +28,8 @@ from streamer.quarantine import (
     MAX_SHOWN_CALLS,
     Closed,
     Entries,
-    Outcome,
     RefusedRecords,
+    ReplayOutcome,
     Wanted,
     closed_calls,
     entry_details,
@@ -233,7 +233,7 @@ class Log:
 
 async def replayed(
     log: Log, *records: Any, limits: Limits = LIMITS, closed: Closed | None = None
-) -> list[Outcome]:
+) -> list[ReplayOutcome]:
     chosen = RefusedRecords(KAFKA, limits, log, closed or {})
     entries = [refused(each) for each in records]
     return [

@@ -8,7 +8,7 @@ import pytest
 
 from consumers.console.page.calls import ReportedCall
 from consumers.console.page.view import Moment, Standout, standouts
-from schemas.rows import Goals, Stall, Subgoal
+from schemas.rows import Goals, Stall, SubgoalResult
 from streamer.report import CallSummary, standout_lines, summary_of, summary_table
 from streamer.terminal import Screen
 from tests.support.calls.console_calls import call_row, reported_rows
@@ -61,7 +61,7 @@ def stalled(
     reached: tuple[int, ...], stalls: tuple[int, ...], state: str = "running"
 ) -> ReportedCall:
     """A call that reached subgoals in these turns, and stood still after these."""
-    subgoals = tuple(Subgoal(1.0, turn) for turn in reached)
+    subgoals = tuple(SubgoalResult(1.0, turn) for turn in reached)
     return reported_rows(
         call_row(
             goals=Goals("g", "d", subgoals, stalls=tuple(Stall(turn, "turns") for turn in stalls)),

@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from callgauge_send.events import Event, Rank, encoded, name_of, of_others
-from callgauge_send.outbox import UNREAD, Outbox
+from callgauge_send.outbox import UNREAD, EventOutbox
 from callgauge_send.sender import FLUSH_SECONDS, Log, Sender, Way
 
 TOPIC: Final = "pipecat.events"
@@ -124,7 +124,7 @@ class Call:
             None if sink is not None else _way(url, token, prefix + TOPIC, options, self._log)
         )
         self._sink = sink
-        self.outbox = Outbox(
+        self.outbox = EventOutbox(
             self._conversation_id, f"{producer}/{_version_of(producer)}/{uuid.uuid4().hex[:12]}"
         )
         self.sender: Sender | None = None

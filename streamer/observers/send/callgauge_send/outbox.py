@@ -19,7 +19,7 @@ UNREAD: Final = "unread"
 """What could not be read, and events that a sink did not take; counted with the dropped events."""
 
 
-class Outbox:
+class EventOutbox:
     """Events that wait, and the few that are being sent. `put` neither waits nor raises."""
 
     def __init__(self, conversation_id: str, source: str, most: int = MAX_WAITING) -> None:

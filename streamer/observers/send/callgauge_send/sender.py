@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from callgauge_send.events import Record
-from callgauge_send.outbox import Outbox
+from callgauge_send.outbox import EventOutbox
 
 MAX_SENT_TOGETHER: Final = 200
 """Records whose acknowledgements are awaited together."""
@@ -47,9 +47,9 @@ MAX_TOLD: Final = 20
 STOP_SECONDS: Final = 0.5
 """How long disconnecting may take."""
 
-Taken = Mapping[Outbox, Sequence[Record]]
+Taken = Mapping[EventOutbox, Sequence[Record]]
 """The records of one round, by call, each call's in their order."""
-Settled = set[tuple[Outbox, int]]
+Settled = set[tuple[EventOutbox, int]]
 """Records that need not be sent again, by call and sequence: the other side has them, or will never
 take them.
 """
@@ -129,8 +129,8 @@ class Sender:
         self._way = way
         self._log = log
         self._once = Once(log)
-        self._open: dict[Outbox, None] = {}
-        self._ended: dict[Outbox, None] = {}
+        self._open: dict[EventOutbox, None] = {}
+        self._ended: dict[EventOutbox, None] = {}
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._failures = 0
@@ -147,7 +147,7 @@ class Sender:
             senders[way.key] = cls(way, log)
         return senders[way.key]
 
-    def begin(self, outbox: Outbox) -> None:
+    def begin(self, outbox: EventOutbox) -> None:
         """Takes over the events of a call, from now until it has ended."""
         self._open[outbox] = None
         if self._task is None or self._task.done():
@@ -158,7 +158,7 @@ class Sender:
         """Sends soon: there is something new in an outbox."""
         self._wake.set()
 
-    async def end(self, outbox: Outbox, seconds: float = FLUSH_SECONDS) -> bool:
+    async def end(self, outbox: EventOutbox, seconds: float = FLUSH_SECONDS) -> bool:
         """Ends a call: waits until all of it is acknowledged, but no longer than the deadline.
 
         Returns:
@@ -235,7 +235,7 @@ class Sender:
     async def _send_some(self) -> BaseException | None:
         """Sends some records of every call; returns the first failure."""
         await self._way.open()
-        taken: dict[Outbox, Sequence[Record]] = {}
+        taken: dict[EventOutbox, Sequence[Record]] = {}
         room = MAX_SENT_WHEN_BEHIND if self._is_behind() else MAX_SENT_TOGETHER
         for calls in (self._ended, self._open):
             for outbox in list(calls):

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import aiohttp
 
 from callgauge_send.events import Record
-from callgauge_send.outbox import UNREAD, Outbox
+from callgauge_send.outbox import UNREAD, EventOutbox
 from callgauge_send.sender import STOP_SECONDS, LaterError, Log, Once, Settled, Taken
 
 BATCH: Final = "application/cloudevents-batch+json"
@@ -158,7 +158,7 @@ class ToHttp:
             self._refused_since_s = time.monotonic()
         return time.monotonic() - self._refused_since_s >= GIVE_UP_SECONDS
 
-    def _read(self, answer: "_Answer", records: Sequence[tuple[Outbox, Record]]) -> None:
+    def _read(self, answer: "_Answer", records: Sequence[tuple[EventOutbox, Record]]) -> None:
         """Counts refused events as lost, and says once what of the rest is not understood."""
         try:
             told = json.loads(answer.text)
@@ -202,7 +202,7 @@ class _Answer(NamedTuple):
         return f"status {self.status}: {self.text[:MAX_SHOWN_CHARS]}"
 
 
-def _lose(records: Sequence[tuple[Outbox, Record]]) -> None:
+def _lose(records: Sequence[tuple[EventOutbox, Record]]) -> None:
     for outbox, record in records:
         outbox.refuse(record)
 
@@ -213,9 +213,9 @@ def _objects(told: object, name: str) -> list[Mapping[str, Any]]:
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
-def _batches(taken: Taken) -> Iterator[list[tuple[Outbox, Record, bytes]]]:
+def _batches(taken: Taken) -> Iterator[list[tuple[EventOutbox, Record, bytes]]]:
     """The records as CloudEvents, in bodies that are not too large."""
-    batch: list[tuple[Outbox, Record, bytes]] = []
+    batch: list[tuple[EventOutbox, Record, bytes]] = []
     size = 0
     for outbox, records in taken.items():
         call = _text(outbox.conversation_id)

@@ -12,7 +12,7 @@ from aiokafka.errors import InvalidTimestampError, MessageSizeTooLargeError, Rec
 from aiokafka.partitioner import DefaultPartitioner
 
 from callgauge_send.events import MAX_EVENT_BYTES, Record
-from callgauge_send.outbox import Outbox
+from callgauge_send.outbox import EventOutbox
 from callgauge_send.sender import STOP_SECONDS, Log, Once, Settled, Taken
 
 RECORDS_AT_A_STRETCH: Final = 10
@@ -33,7 +33,7 @@ _OF_RECORDS: Final = (InvalidTimestampError, MessageSizeTooLargeError, RecordLis
 """Refusals that the broker would repeat for the same records. It says so of a whole batch, of which
 one record may be the cause.
 """
-_Waiting = deque[tuple[Outbox, Record]]
+_Waiting = deque[tuple[EventOutbox, Record]]
 """The records for a partition, in their order."""
 
 
@@ -149,7 +149,7 @@ class ToKafka:
                 outbox, record = waiting.popleft()
                 settled.add((outbox, record.sequence))
 
-    def _lose(self, outbox: Outbox, record: Record, error: BaseException) -> None:
+    def _lose(self, outbox: EventOutbox, record: Record, error: BaseException) -> None:
         outbox.refuse(record)
         why = repr(error)[:MAX_SHOWN_CHARS]
         self._once.warn(
@@ -174,7 +174,7 @@ class ToKafka:
             self._log.debug(f"callgauge: disconnecting failed: {task.exception()!r}")
 
 
-def _key(outbox: Outbox) -> bytes:
+def _key(outbox: EventOutbox) -> bytes:
     return outbox.conversation_id.encode("utf-8", "replace")
 
 

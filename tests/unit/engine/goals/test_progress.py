@@ -18,7 +18,15 @@ from consumers.engine.redaction.redactor import TOO_LONG, CallRedactor, Redactor
 from schemas.closed_sets import JudgeKind, UnscoredReason
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import PROMPT_VERSIONS, JudgeRequest, prompt_version_of
-from schemas.rows import Goals, GoalsRow, NotApplicable, Subgoal, ToolDifference, Value, encode
+from schemas.rows import (
+    Goals,
+    GoalsRow,
+    NotApplicable,
+    SubgoalResult,
+    ToolDifference,
+    Value,
+    encode,
+)
 from tests.support.calls.agent_calls import heard, said, tool_replied, tool_requested
 from tests.support.fakes.engine_feed import T0_MS, Feed, Json, plain
 
@@ -134,7 +142,7 @@ class GoalFeed(Feed):
                 found.append((row.turn, newest[row.turn]))
         return found
 
-    def subgoals(self) -> list[tuple[int, Subgoal]]:
+    def subgoals(self) -> list[tuple[int, SubgoalResult]]:
         """What has become known of subgoals, by their places, one after the other."""
         rows = [row.goals for row in self.call_rows() if row.goals is not None]
         found = []

@@ -14,7 +14,7 @@ from consumers.engine.measures.eva_timing import (
     turn_taking,
 )
 from consumers.engine.measures.eva_tools import pre_tool_speech_rate
-from consumers.engine.turns.timeline import ElementKind, ToolUse
+from consumers.engine.turns.timeline import ElementKind, ToolPayload
 from tests.support.calls.metric_contexts import context
 
 TOOL = {"type": "tool_call", "turn_id": 2, "tool_name": "book", "parameters": {}}
@@ -146,8 +146,8 @@ def _history(*entries: tuple[ElementKind, object]) -> list[tuple[int, int, objec
 
 
 CALL, ANSWER = (
-    (ElementKind.TOOL_CALL, ToolUse("t", {})),
-    (ElementKind.TOOL_RESPONSE, ToolUse("t", {})),
+    (ElementKind.TOOL_CALL, ToolPayload("t", {})),
+    (ElementKind.TOOL_RESPONSE, ToolPayload("t", {})),
 )
 USER, SAID, SILENT = (
     (ElementKind.AUDIT_USER, "hi"),

@@ -19,7 +19,7 @@ from consumers.engine.measures.stages import (
     convai_seconds,
 )
 from consumers.engine.sources.facts import Measured
-from consumers.engine.sources.findings import MAX_ITEMS, Findings
+from consumers.engine.sources.findings import MAX_ITEMS, EventFindings
 from consumers.engine.sources.rules import RULES
 from consumers.engine.turns.bot import BotTurn, BotTurnMachine, TokenUsage
 from consumers.engine.turns.eva import EvaHistory
@@ -550,13 +550,13 @@ AT_MS = 1_790_000_000_000
 AT_S = AT_MS / 1000
 
 
-def read(source: InputSource, event: dict[str, Any]) -> Findings:
+def read(source: InputSource, event: dict[str, Any]) -> EventFindings:
     typed = decode(source, json.dumps({"timestamp": AT_MS} | event).encode())
-    found = [fact for fact in RULES[type(typed)].facts(typed) if isinstance(fact, Findings)]
-    return found[0] if found else Findings(source)
+    found = [fact for fact in RULES[type(typed)].facts(typed) if isinstance(fact, EventFindings)]
+    return found[0] if found else EventFindings(source)
 
 
-def pipecat(event: dict[str, Any]) -> Findings:
+def pipecat(event: dict[str, Any]) -> EventFindings:
     return read(InputSource.PIPECAT, event)
 
 
@@ -668,7 +668,7 @@ def test_other_records_are_about_something_else(kind: str) -> None:
         InputSource.PIPECAT,
         json.dumps({"timestamp": AT_MS, "type": kind, "data": {"seconds": 1}}).encode(),
     )
-    assert not any(isinstance(fact, Findings) for fact in RULES[type(event)].facts(event))
+    assert not any(isinstance(fact, EventFindings) for fact in RULES[type(event)].facts(event))
 
 
 def test_times_that_are_no_times_fall_back_to_the_event_s() -> None:
@@ -685,7 +685,7 @@ def test_only_so_many_entries_of_a_list_are_read() -> None:
 
 
 def test_a_tool_s_run_is_known_when_it_has_answered() -> None:
-    def event(kind: str, **fields: Any) -> Findings:
+    def event(kind: str, **fields: Any) -> EventFindings:
         times = {"timestamp": AT_S + 2, "in_progress_at": AT_S + 0.5}
         return pipecat(
             observed(

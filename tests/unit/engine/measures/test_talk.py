@@ -10,13 +10,13 @@ from consumers.engine.measures.talk import (
     MAX_RUNNING_WORK,
     CallMeasures,
     SpokenTurn,
-    ToolRun,
+    ToolRunTimes,
     measures_of,
     questions_in,
     repeated,
 )
 from consumers.engine.measures.words import MAX_RUNNING_CHARS
-from consumers.engine.turns.timeline import Span
+from consumers.engine.turns.timeline import TimeSpan
 from schemas.rows import Disagreement, NotApplicable, Speech, TurnTalk, WordErrors
 from tests.support.fakes.engine_feed import Feed, plain
 
@@ -519,14 +519,14 @@ PAUSE_MS = 3_000
 Times = tuple[float, float]
 
 
-def spans(*times: Times) -> tuple[Span, ...]:
-    return tuple(Span(int(start * 1000), int(end * 1000)) for start, end in times)
+def spans(*times: Times) -> tuple[TimeSpan, ...]:
+    return tuple(TimeSpan(int(start * 1000), int(end * 1000)) for start, end in times)
 
 
 def call(
     user: tuple[Times, ...],
     assistant: tuple[Times, ...],
-    tools: tuple[ToolRun, ...] = (),
+    tools: tuple[ToolRunTimes, ...] = (),
     ended: float | None = None,
 ) -> CallMeasures:
     """A call of one turn; which turn a sound is filed under makes no difference."""
@@ -577,41 +577,41 @@ def test_a_stretch_that_ends_before_it_begins_has_no_length() -> None:
         (((0, 1), (5, 6)), ((6, 9),), (), None, 4_000),  # "hello?"
         ((), ((0, 1), (9, 10)), (), 20, 0),  # the caller is the one who does not speak
         (((0, 1),), ((0.5, 2), (9, 10)), (), None, 0),  # the assistant spoke last
-        (((0, 1),), ((9, 10),), (ToolRun(2_000, 8_000),), None, 0),  # waiting is explained
-        (((0, 1),), ((9, 10),), (ToolRun(2_000, 5_000),), None, 4_000),  # and then it is not
+        (((0, 1),), ((9, 10),), (ToolRunTimes(2_000, 8_000),), None, 0),  # waiting is explained
+        (((0, 1),), ((9, 10),), (ToolRunTimes(2_000, 5_000),), None, 4_000),  # and then it is not
         (
             ((0, 1),),
             ((9, 10),),
-            (ToolRun(5_000, 6_000),),
+            (ToolRunTimes(5_000, 6_000),),
             None,
             7_000,
         ),  # before the tool and after it
         (
             ((0, 1),),
             ((6, 7),),
-            (ToolRun(3_500, 3_500),),
+            (ToolRunTimes(3_500, 3_500),),
             None,
             0,
         ),  # it answered at once: 2.5 s before it and after it
         (
             ((0, 1),),
             ((9, 10),),
-            (ToolRun(2_000, 3_000), ToolRun(2_500, 8_000)),
+            (ToolRunTimes(2_000, 3_000), ToolRunTimes(2_500, 8_000)),
             None,
             0,
         ),  # two at once
         (
             ((0, 1),),
             ((9, 10),),
-            (ToolRun(2_000, None),),
+            (ToolRunTimes(2_000, None),),
             None,
             0,
         ),  # never answered, but the assistant spoke
-        (((0, 1),), (), (ToolRun(2_000, None),), 20, 0),
+        (((0, 1),), (), (ToolRunTimes(2_000, None),), 20, 0),
         (
             ((0, 1), (9, 10)),
             ((15, 16),),
-            (ToolRun(2_000, None),),
+            (ToolRunTimes(2_000, None),),
             None,
             5_000,
         ),  # explains nothing in the next turn
@@ -621,7 +621,7 @@ def test_a_stretch_that_ends_before_it_begins_has_no_length() -> None:
 def test_dead_air(
     user: tuple[Times, ...],
     assistant: tuple[Times, ...],
-    tools: tuple[ToolRun, ...],
+    tools: tuple[ToolRunTimes, ...],
     ended: float | None,
     dead_air_ms: int,
 ) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from consumers.engine.measures.words import (
     NO_PAIR,
+    CallWordErrors,
     ErrorSums,
-    WordErrors,
     compare,
     differences,
     stt_wer,
@@ -157,14 +157,14 @@ def test_languages_without_blanks_are_compared_by_character() -> None:
     assert compare("東京です", "東今です", "ja").sums == ErrorSums(
         substitutions=1, reference_words=4
     )
-    errors = WordErrors("ja")
+    errors = CallWordErrors("ja")
     errors.put(1, "東京です", "東今です")
     result = errors.result()
     assert (result.score, result.details["cer"], result.details["use_cer"]) == (0.25, 0.25, True)
 
 
 def test_a_call_in_evas_encoding() -> None:
-    errors = WordErrors()
+    errors = CallWordErrors()
     errors.put(2, "No thanks a lot", "No tanks a lot please")
     errors.put(1, "My code is [pause] seven", "[user interrupts] code is seven")
     assert errors.result().to_dict() == {
@@ -207,7 +207,7 @@ def test_a_call_in_evas_encoding() -> None:
 
 
 def test_accuracy_does_not_fall_below_zero() -> None:
-    errors = WordErrors()
+    errors = CallWordErrors()
     errors.put(1, "Yes", "What did you say")
     assert (errors.result().score, errors.result().normalized_score) == (4.0, 0.0)
 
@@ -229,14 +229,14 @@ def test_a_turn_counts_only_if_both_texts_say_something(meant: str, understood: 
 
 def test_a_turn_in_which_nothing_is_left_to_compare_counts_its_insertions() -> None:
     """As jiwer does: without a reference word there is nothing to divide by."""
-    errors = WordErrors()
+    errors = CallWordErrors()
     errors.put(1, "Um...", "I said so")
     result = errors.result()
     assert (result.score, result.details["reference_words"], result.sub_metrics) == (3.0, 0, {})
 
 
 def test_turns_are_put_in_replaced_and_taken_out() -> None:
-    errors = WordErrors()
+    errors = CallWordErrors()
     assert not errors.put(1, None, "Hi")
     assert errors.put(1, "Hi there", "Hi")
     assert not errors.put(1, "Hi there", "Hi")
@@ -250,7 +250,7 @@ def test_turns_are_put_in_replaced_and_taken_out() -> None:
 
 
 def test_a_whole_call_has_no_turns_but_its_own() -> None:
-    errors = WordErrors()
+    errors = CallWordErrors()
     errors.put(1, "Hi there", "Hi")
     errors.put(2, "Bye now", "Bye")
     errors.put_all({2: "Bye now", 3: "So long", 4: "Well"}, {2: "Bye now", 3: "So", 5: "Well"})
@@ -258,7 +258,7 @@ def test_a_whole_call_has_no_turns_but_its_own() -> None:
 
 
 def test_two_texts_that_meet_elsewhere_are_another_pair() -> None:
-    errors = WordErrors()
+    errors = CallWordErrors()
     errors.put(1, "ab", "c")
     assert errors.put(1, "a", "bc")
 

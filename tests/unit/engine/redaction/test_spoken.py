@@ -7,7 +7,7 @@ from num2words import num2words
 
 from consumers.engine.redaction.numbers import said_number
 from consumers.engine.redaction.redactor import Redactor
-from consumers.engine.redaction.words import Span, Words, in_plain
+from consumers.engine.redaction.words import CharSpan, Words, in_plain
 from schemas.redaction import RedactionRules
 
 REDACTOR = Redactor(RedactionRules(phone_regions=("US", "GB", "DE", "FR", "ES", "IT")))
@@ -143,6 +143,6 @@ def test_places_in_the_plain_text_are_those_of_the_original() -> None:
     words = Words(source)
     shown = [
         source[begin:end]
-        for begin, end in (words.origin(Span(word.start, word.end)) for word in words.all)
+        for begin, end in (words.origin(CharSpan(word.start, word.end)) for word in words.all)
     ]
     assert shown == ["\ufb01ne", "e\u0301", "\uff20", "x"]

@@ -7,7 +7,7 @@ import pytest
 
 from consumers.engine.effects import NotUnderstood
 from consumers.engine.limits import Limits
-from consumers.engine.turns.bot import BotTurnMachine, SpeechMoment
+from consumers.engine.turns.bot import BotElementKind, BotTurnMachine
 from schemas.closed_sets import Anchor, ToolOutcome
 from tests.support.calls.agent_calls import envelope_of, tool_replied, tool_requested
 from tests.support.calls.pipecat_calls import Outcome, outcome_of, recorded_calls
@@ -135,7 +135,7 @@ def test_an_assistant_that_speaks_over_the_user() -> None:
 
 def test_a_greeting_is_never_interrupted_by_the_assistant() -> None:
     machine = BotTurnMachine()
-    machine.apply(SpeechMoment.BOT_STARTED, 1.0, 1_000)
+    machine.apply(BotElementKind.BOT_STARTED, 1.0, 1_000)
     assert machine.turns[0].bot_starts == (1.0,)
     assert not machine.turns[0].assistant_interrupted
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.turns.bot import BotTurn, BotTurnMachine, Words
+from consumers.engine.turns.bot import BotTurn, BotTurnMachine, RankedWords
 from consumers.engine.turns.eva import EvaHistory, TraceEntry, TurnState
 from consumers.engine.turns.heard import (
     WORDS_BY_PURPOSE,
@@ -20,7 +20,7 @@ from consumers.engine.turns.heard import (
     Purpose,
     last_end_s,
 )
-from consumers.engine.turns.timeline import AUDIT_RANK, ElementKind, Span, ToolUses, order_key
+from consumers.engine.turns.timeline import AUDIT_RANK, ElementKind, TimeSpan, ToolUses, order_key
 from schemas.closed_sets import Anchor
 
 
@@ -38,7 +38,7 @@ def by_the_caller(
 
 
 def by_the_bot(
-    *, words: Mapping[int, tuple[Words, ...]] | None = None, **turns: BotTurn
+    *, words: Mapping[int, tuple[RankedWords, ...]] | None = None, **turns: BotTurn
 ) -> HeardTurns:
     """The bot's turns, `t1=BotTurn(...)`."""
     machine = BotTurnMachine()
@@ -90,11 +90,11 @@ def test_words_of_a_simulated_call_by_purpose() -> None:
 
 def test_words_of_a_phone_call_by_purpose() -> None:
     words = (
-        Words(is_user=True, rank=1, ref="move it"),
-        Words(is_user=True, rank=0, ref="[user audio]"),
-        Words(is_user=False, rank=1, ref="Sure. I move it."),
-        Words(is_user=False, rank=2, ref=" Sure. "),
-        Words(is_user=False, rank=2, ref="I"),
+        RankedWords(is_user=True, rank=1, ref="move it"),
+        RankedWords(is_user=True, rank=0, ref="[user audio]"),
+        RankedWords(is_user=False, rank=1, ref="Sure. I move it."),
+        RankedWords(is_user=False, rank=2, ref=" Sure. "),
+        RankedWords(is_user=False, rank=2, ref="I"),
     )
     assert said(the(by_the_bot(words={1: words}))) == {
         "TALK": ("move it", "Sure.  I"),
@@ -108,7 +108,9 @@ def test_words_of_a_phone_call_by_purpose() -> None:
 
 
 def test_synthesis_has_the_words_that_sounded() -> None:
-    words = tuple(Words(is_user=False, rank=rank, ref=f"by rank {rank}") for rank in (2, 1, 0))
+    words = tuple(
+        RankedWords(is_user=False, rank=rank, ref=f"by rank {rank}") for rank in (2, 1, 0)
+    )
     turn = the(by_the_bot(words={1: words}))
     assert {
         purpose: turn.assistant.said(purpose)
@@ -151,7 +153,10 @@ def test_the_log_of_a_turn_says_when_its_words_came() -> None:
 def test_the_bot_s_words_have_the_time_of_the_log_or_of_the_report() -> None:
     key = order_key(5_000, AUDIT_RANK, 1)
     words = {
-        turn: (Words(is_user=True, rank=0, ref=key), Words(is_user=False, rank=2, ref="Hi"))
+        turn: (
+            RankedWords(is_user=True, rank=0, ref=key),
+            RankedWords(is_user=False, rank=2, ref="Hi"),
+        )
         for turn in (1, 2)
     }
     turns = by_the_bot(words=words, t2=BotTurn(agent_heard=(7.5,), transcripts=()))
@@ -167,20 +172,31 @@ STARTS, ENDS = (1.0, 2.0, 5.0), (3.0, 6.0)
 def test_eva_pairs_sound_by_place() -> None:
     side = the(by_the_caller(t1={"assistant_starts": STARTS, "assistant_ends": ENDS})).assistant
     assert side.segments == ((1.0, 3.0), (2.0, 6.0), (5.0, inf))
-    assert side.spans(9_000) == (Span(1_000, 3_000), Span(2_000, 6_000), Span(5_000, 9_000))
-    assert side.spans(None) == (Span(1_000, 3_000), Span(2_000, 6_000))
+    assert side.spans(9_000) == (
+        TimeSpan(1_000, 3_000),
+        TimeSpan(2_000, 6_000),
+        TimeSpan(5_000, 9_000),
+    )
+    assert side.spans(None) == (TimeSpan(1_000, 3_000), TimeSpan(2_000, 6_000))
     assert side.is_open
 
 
 def test_the_bot_s_sound_is_paired_by_time() -> None:
     """It may be started twice before it stops."""
     side = the(by_the_bot(t1=BotTurn(bot_starts=STARTS, bot_ends=ENDS))).assistant
-    assert side.spans(9_000) == (Span(1_000, 3_000), Span(2_000, 3_000), Span(5_000, 6_000))
+    assert side.spans(9_000) == (
+        TimeSpan(1_000, 3_000),
+        TimeSpan(2_000, 3_000),
+        TimeSpan(5_000, 6_000),
+    )
     assert side.segments == ((1.0, 3.0), (2.0, 6.0), (5.0, inf)), (
         "EVA's formulas pair by place here too"
     )
     open_side = HeardSide(side.words, (1.0, 5.0), (3.0,), is_paired_by_time=True)
-    assert (open_side.spans(9_000)[1:], open_side.spans(None)[1:]) == ((Span(5_000, 9_000),), ())
+    assert (open_side.spans(9_000)[1:], open_side.spans(None)[1:]) == (
+        (TimeSpan(5_000, 9_000),),
+        (),
+    )
 
 
 def test_a_caller_is_heard_by_the_detector_or_else_by_the_ruling() -> None:
@@ -247,7 +263,7 @@ def test_a_simulated_turn_begins_with_its_first_sound() -> None:
 
 
 def test_a_turn_of_words_alone_has_no_view_and_one_that_is_not_there_is_none() -> None:
-    turns = by_the_bot(words={2: (Words(is_user=True, rank=0, ref="Hi"),)}, t1=BotTurn())
+    turns = by_the_bot(words={2: (RankedWords(is_user=True, rank=0, ref="Hi"),)}, t1=BotTurn())
     assert turns.numbers() == {1, 2}
     assert (the(turns, 1).view is None, the(turns, 2).view is None, turns.turn(3)) == (
         False,
@@ -269,7 +285,10 @@ def test_other_words_have_another_mark() -> None:
     marks = set()
     for text in ("Hi", "Ho"):
         machine.words = {
-            1: (Words(is_user=False, rank=1, ref=key), Words(is_user=True, rank=1, ref=text))
+            1: (
+                RankedWords(is_user=False, rank=1, ref=key),
+                RankedWords(is_user=True, rank=1, ref=text),
+            )
         }
         marks.add(the(HeardByTheBot(machine, history, ToolUses())).words.mark)
     history.timeline.replace(key, "Hallo")
@@ -287,5 +306,5 @@ def test_other_words_have_another_mark() -> None:
     ("ref", "is_corrected"), [("Hello", True), (order_key(0, AUDIT_RANK, 1), False)]
 )
 def test_only_an_elevenlabs_agent_has_corrections(ref: int | str, is_corrected: bool) -> None:
-    turn = the(by_the_bot(words={1: (Words(is_user=False, rank=1, ref=ref),)}))
+    turn = the(by_the_bot(words={1: (RankedWords(is_user=False, rank=1, ref=ref),)}))
     assert turn.words.is_corrected is is_corrected

@@ -8,7 +8,7 @@ from consumers.engine.effects import Effect
 from consumers.engine.sources.facts import Recorded
 from consumers.engine.sources.rules import RULES
 from consumers.engine.turns import reported as agent_records
-from consumers.engine.turns.bot import AgentWords, BotHistory, SpeechMoment, Words
+from consumers.engine.turns.bot import AgentWords, BotElementKind, BotHistory, RankedWords
 from consumers.engine.turns.reported import MAX_RECORDS, AgentRecords
 from consumers.engine.turns.timeline import CHECKPOINT_EVERY, Replays
 from schemas.closed_sets import Anchor
@@ -159,9 +159,9 @@ def test_a_call_with_audio_has_its_best_record_all_the_same(is_record_first: boo
     assert (live.record.agent_id, live.record.placed) == ("agent-1", {})
 
 
-def utter(bot: BotHistory, moment: SpeechMoment, number: int) -> int:
-    is_user = moment is SpeechMoment.AGENT_HEARD
-    words = Words(is_user=is_user, rank=0, ref="yes" if is_user else "Good.", event_id=number)
+def utter(bot: BotHistory, moment: BotElementKind, number: int) -> int:
+    is_user = moment is BotElementKind.AGENT_HEARD
+    words = RankedWords(is_user=is_user, rank=0, ref="yes" if is_user else "Good.", event_id=number)
     time_ms = T0_MS + number * 1_000 + (0 if is_user else 500)
     return bot.from_agent(moment, time_ms, number, AgentWords((words,), is_exact=True))
 
@@ -169,8 +169,8 @@ def utter(bot: BotHistory, moment: SpeechMoment, number: int) -> int:
 def turns_heard(count: int) -> BotHistory:
     bot = BotHistory(Replays())
     for number in range(1, count + 1):
-        utter(bot, SpeechMoment.AGENT_HEARD, number)
-        utter(bot, SpeechMoment.AGENT_SAID, number)
+        utter(bot, BotElementKind.AGENT_HEARD, number)
+        utter(bot, BotElementKind.AGENT_SAID, number)
     return bot
 
 
@@ -190,7 +190,7 @@ def waits_recorded(*waits: Json, at_ms: int) -> Recorded:
 def test_words_that_were_never_said_are_no_place_in_a_record() -> None:
     bot = turns_heard(CHECKPOINT_EVERY // 2)
     last = CHECKPOINT_EVERY // 2 + 1
-    key = utter(bot, SpeechMoment.AGENT_HEARD, last)
+    key = utter(bot, BotElementKind.AGENT_HEARD, last)
     records = AgentRecords()
     records.fold(waits_recorded(*[waited(1.0)] * last, at_ms=9_000))
     assert records.follow(bot.machine, []) == set(range(1, last + 1))

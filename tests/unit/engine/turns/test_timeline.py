@@ -8,7 +8,7 @@ from consumers.engine.turns.timeline import (
     Replays,
     Timeline,
     ToolEntry,
-    ToolUse,
+    ToolPayload,
     ToolUses,
     order_key,
     outcome_of,
@@ -88,7 +88,7 @@ def test_late_elements_together_are_what_they_are_one_by_one(apart_ms: int, know
 def _uses(*events: tuple[int, str, str, int]) -> list[tuple[int, int, str, str | None, int | None]]:
     last: ToolEntry | None = None
     for turn, what, tool, at_ms in events:
-        last = ToolEntry(last, turn, ToolUse(tool, {}), at_ms, is_response=what == "answer")
+        last = ToolEntry(last, turn, ToolPayload(tool, {}), at_ms, is_response=what == "answer")
     uses = ToolUses()
     uses.follow(last)
     return [
@@ -127,7 +127,7 @@ def test_the_same_events_in_another_chain_change_nothing_but_what_is_in_another_
     """A machine that folds a call again, after a snapshot or a late event, has new entries of the
     events it had.
     """
-    payloads = [ToolUse(tool, {}) for tool in "abc"]
+    payloads = [ToolPayload(tool, {}) for tool in "abc"]
 
     def chain(*turns: int) -> ToolEntry | None:
         last = None

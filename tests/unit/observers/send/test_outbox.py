@@ -3,7 +3,7 @@
 import json
 
 from callgauge_send.events import Rank, Record
-from callgauge_send.outbox import LOSS, MAX_WAITING, Outbox
+from callgauge_send.outbox import LOSS, MAX_WAITING, EventOutbox
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,12 +12,12 @@ from schemas.events.codec import decode
 from schemas.events.pipecat import EventsDropped
 
 
-def put(box: Outbox, *ranks: Rank) -> None:
+def put(box: EventOutbox, *ranks: Rank) -> None:
     for rank in ranks:
         box.put(rank, rank.name.lower(), b"{}")
 
 
-def sent(box: Outbox, most: int = MAX_WAITING) -> list[Record]:
+def sent(box: EventOutbox, most: int = MAX_WAITING) -> list[Record]:
     """The records that go to a broker that takes everything."""
     records: list[Record] = []
     while not box.is_empty.is_set():
@@ -37,7 +37,7 @@ def losses(records: list[Record]) -> dict[str, int]:
 
 
 def test_metrics_go_before_words_before_speech_before_tools_before_the_call() -> None:
-    box = Outbox("c", "s", most=5)
+    box = EventOutbox("c", "s", most=5)
     put(box, Rank.CALL, Rank.TOOLS, Rank.SPEECH, Rank.WORDS, Rank.METRICS)
     for left in (4, 3, 2, 1):
         put(box, Rank.CALL)
@@ -48,7 +48,7 @@ def test_metrics_go_before_words_before_speech_before_tools_before_the_call() ->
 
 
 def test_the_oldest_of_a_rank_goes_and_a_lower_one_never_displaces_a_higher() -> None:
-    box = Outbox("c", "s", most=2)
+    box = EventOutbox("c", "s", most=2)
     put(box, Rank.SPEECH, Rank.SPEECH, Rank.METRICS)
     assert [record.sequence for record in sent(box) if record.type == "speech"] == [1, 2]
     put(box, Rank.METRICS, Rank.METRICS, Rank.METRICS)
@@ -58,7 +58,7 @@ def test_the_oldest_of_a_rank_goes_and_a_lower_one_never_displaces_a_higher() ->
 
 
 def test_what_is_not_acknowledged_comes_first_again_and_a_loss_is_told_once() -> None:
-    box = Outbox("c", "s", most=3)
+    box = EventOutbox("c", "s", most=3)
     put(box, *[Rank.METRICS] * 4)
     taken = box.take(2)
     assert [record.type for record in taken] == [LOSS, "metrics", "metrics"]
@@ -74,7 +74,7 @@ def test_what_is_not_acknowledged_comes_first_again_and_a_loss_is_told_once() ->
 
 
 def test_an_ended_call_can_shrink_to_the_count_of_its_events() -> None:
-    box = Outbox("c", "s")
+    box = EventOutbox("c", "s")
     put(box, Rank.CALL, Rank.SPEECH, Rank.SPEECH)
     box.drop_all()
     records = sent(box)
@@ -90,7 +90,7 @@ def test_an_ended_call_can_shrink_to_the_count_of_its_events() -> None:
 def test_every_event_is_sent_once_or_told_as_lost(
     ranks: list[Rank], most: int, rounds: list[tuple[int, int]]
 ) -> None:
-    box = Outbox("c", "s", most=most)
+    box = EventOutbox("c", "s", most=most)
     arrived: list[Record] = []
     steps = iter(rounds)
     for rank in ranks:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 from callgauge_send import sender as module
 from callgauge_send.events import Rank, Record
-from callgauge_send.outbox import Outbox
+from callgauge_send.outbox import EventOutbox
 from callgauge_send.sender import LaterError, Sender, Settled, Taken
 from callgauge_send.to_kafka import ToKafka
 
@@ -49,8 +49,8 @@ class Rounds:
         self.closed += 1
 
 
-def filled(sender: Sender, calls: int, events: int) -> list[Outbox]:
-    boxes = [Outbox(f"c{number}", "s") for number in range(calls)]
+def filled(sender: Sender, calls: int, events: int) -> list[EventOutbox]:
+    boxes = [EventOutbox(f"c{number}", "s") for number in range(calls)]
     for box in boxes:
         sender.begin(box)
     for _ in range(events):
@@ -60,7 +60,7 @@ def filled(sender: Sender, calls: int, events: int) -> list[Outbox]:
     return boxes
 
 
-async def emptied(boxes: Sequence[Outbox]) -> None:
+async def emptied(boxes: Sequence[EventOutbox]) -> None:
     await asyncio.wait_for(asyncio.gather(*(box.is_empty.wait() for box in boxes)), patient(5))
 
 
@@ -83,7 +83,7 @@ async def test_ended_calls_keep_a_bounded_number_of_events(
 ) -> None:
     monkeypatch.setattr(module, "MAX_ENDED_EVENTS", 5)
     sender = Sender(ToKafka("t", {"bootstrap_servers": nobody}, LOG), LOG)
-    boxes = [Outbox(f"c{number}", "s") for number in range(3)]
+    boxes = [EventOutbox(f"c{number}", "s") for number in range(3)]
     for box in boxes:
         sender.begin(box)
         for _ in range(3):
@@ -102,7 +102,7 @@ async def test_ended_calls_keep_a_bounded_number_of_events(
 async def test_events_of_many_calls_gather_for_one_round() -> None:
     way = Rounds()
     sender = Sender(way, LOG)
-    boxes = [Outbox(f"c{number}", "s") for number in range(20)]
+    boxes = [EventOutbox(f"c{number}", "s") for number in range(20)]
     for box in boxes:
         sender.begin(box)
     for _ in range(3):

@@ -11,7 +11,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from callgauge_send import to_http as module
 from callgauge_send.events import Rank
-from callgauge_send.outbox import LOSS, UNREAD, Outbox
+from callgauge_send.outbox import LOSS, UNREAD, EventOutbox
 from callgauge_send.sender import LaterError, Settled
 from callgauge_send.to_http import BATCH, ToHttp
 from hypothesis import given
@@ -58,14 +58,14 @@ async def way(ingest: Ingest) -> AsyncIterator[ToHttp]:
         await way.close()
 
 
-def box_of(*values: bytes, call: str = "c") -> Outbox:
-    box = Outbox(call, "s")
+def box_of(*values: bytes, call: str = "c") -> EventOutbox:
+    box = EventOutbox(call, "s")
     for value in values:
         box.put(Rank.SPEECH, "speech_event", value)
     return box
 
 
-async def sent(way: ToHttp, box: Outbox) -> tuple[BaseException | None, list[int]]:
+async def sent(way: ToHttp, box: EventOutbox) -> tuple[BaseException | None, list[int]]:
     """The failure of one round, and the sequences of the records that are settled."""
     settled: Settled = set()
     failure = await way.send({box: box.take(2_000)}, settled)
@@ -167,7 +167,7 @@ async def test_bodies_without_end_that_cannot_be_read_take_a_bounded_round(
     box = box_of(*[b"{}"] * 500)
     rounds = 0
     while len(box):
-        taken, settled = box.take(2_000), set[tuple[Outbox, int]]()
+        taken, settled = box.take(2_000), set[tuple[EventOutbox, int]]()
         assert await way.send({box: taken}, settled) is None
         box.settle([record for record in taken if (box, record.sequence) not in settled])
         ingest.status = 202 if box.lost["speech"] > 100 else 400
@@ -254,7 +254,7 @@ async def test_a_refused_report_of_losses_is_not_reported_again(
     way: ToHttp, ingest: Ingest
 ) -> None:
     ingest.status, ingest.said = 422, {"refused_events": 1, "refused": [{"line": 1}]}
-    box = Outbox("c", "s")
+    box = EventOutbox("c", "s")
     box.lose("words")
     records = box.take(5)
     assert [record.type for record in records] == [LOSS]

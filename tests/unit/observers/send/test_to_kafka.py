@@ -10,7 +10,7 @@ import pytest
 from aiokafka.errors import KafkaConnectionError, NotEnoughReplicasError, RecordListTooLargeError
 from callgauge_send import to_kafka as module
 from callgauge_send.events import Rank
-from callgauge_send.outbox import Outbox
+from callgauge_send.outbox import EventOutbox
 from callgauge_send.sender import Settled
 from callgauge_send.to_kafka import ToKafka
 
@@ -94,7 +94,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     return made
 
 
-async def sent(*boxes: Outbox) -> tuple[BaseException | None, int]:
+async def sent(*boxes: EventOutbox) -> tuple[BaseException | None, int]:
     """The failure of one round, and how many of its records are left."""
     way = ToKafka("t", {}, LOG)
     await way.open()
@@ -109,8 +109,8 @@ async def sent(*boxes: Outbox) -> tuple[BaseException | None, int]:
     return failure, sum(map(len, boxes))
 
 
-def box_of(*values: bytes, call: str = "c") -> Outbox:
-    box = Outbox(call, "s")
+def box_of(*values: bytes, call: str = "c") -> EventOutbox:
+    box = EventOutbox(call, "s")
     for value in values:
         box.put(Rank.SPEECH, "speech_event", value)
     return box
@@ -142,7 +142,7 @@ async def test_no_record_is_written_before_one_that_failed(broker: Broker) -> No
 
 
 async def test_names_that_are_no_utf_8_block_nothing(broker: Broker) -> None:
-    box = Outbox("c", "half a pair \ud800")
+    box = EventOutbox("c", "half a pair \ud800")
     box.put(Rank.SPEECH, "half a pair \udfff", b"1")
     assert await sent(box) == (None, 0)
     assert broker.written[KEYS[b"c"]] == [b"1"]

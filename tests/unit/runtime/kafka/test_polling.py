@@ -30,11 +30,11 @@ from consumers.runtime.kafka.polling import (
     ENOUGH_BYTES,
     MAX_FAILING_SECONDS,
     POLL_INTERVAL_MS,
-    Commits,
+    GroupCommits,
     GroupReader,
     PollWatch,
 )
-from consumers.runtime.received import Batch, Place, Received, Unreadable
+from consumers.runtime.received import Batch, Received, RecordPlace, Unreadable
 from consumers.runtime.registry import Instruments
 from tests.support.brokers.record_bytes import stand_in
 from tests.support.patience import patient
@@ -145,7 +145,7 @@ class Owner(ConsumerRebalanceListener):  # type: ignore[misc]  # the library has
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self.commits = Commits(self)
+        self.commits = GroupCommits(self)
         self.heard: list[str] = []
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
@@ -179,7 +179,7 @@ async def test_an_open_commit_ends_with_the_revocation_and_none_begins_before_th
     None
 ):
     client = Client()
-    commits = Commits(None)
+    commits = GroupCommits(None)
     open_commit = asyncio.create_task(commits.commit(client, OFFSETS, 60))
     await asyncio.sleep(0)
     async with asyncio.timeout(patient(5)):
@@ -201,7 +201,7 @@ async def test_a_hand_over_that_fails_keeps_no_commit_going() -> None:
 
         async def on_partitions_assigned(self, _assigned: Any) -> None: ...
 
-    commits = Commits(Failing())
+    commits = GroupCommits(Failing())
     open_commit = asyncio.create_task(commits.commit(Client(), OFFSETS, 60))
     await asyncio.sleep(0)
     with pytest.raises(ZeroDivisionError):
@@ -272,7 +272,7 @@ async def test_a_published_record_comes_with_its_place() -> None:
         await broker.publish(
             b"[1, 2]", "scores", key=b"c-7", partition=3, timestamp_ms=17, headers={"x": "1"}
         )
-    assert handled.batches == [[Received(Place("scores", 3, 0, 17, b"c-7"), [1, 2])]]
+    assert handled.batches == [[Received(RecordPlace("scores", 3, 0, 17, b"c-7"), [1, 2])]]
 
 
 async def test_a_record_of_another_type_stops_no_other_of_its_batch() -> None:
@@ -288,7 +288,7 @@ async def test_a_record_of_another_type_stops_no_other_of_its_batch() -> None:
         None,
     ]
     assert isinstance(batch[-1].message, Unreadable)
-    assert batch[2].place == Place("scores", 0, 6, gone.timestamp, None)
+    assert batch[2].place == RecordPlace("scores", 0, 6, gone.timestamp, None)
     assert not handled.reader.has_failed
 
 

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 import typer
 
-from consumers.history.search import Question
+from consumers.history.search import CallSearch
 from consumers.history.sqlite import SqliteHistory
 from consumers.runtime.process import SetupError
 from consumers.store import changes
@@ -19,11 +19,11 @@ from schemas.columns import Flat
 from schemas.rows import CallRow
 from schemas.units import DAY_MS
 from streamer.history import comparison
-from streamer.history.comparison import Period, compared, comparison_json, groups_given
+from streamer.history.comparison import ComparedPeriod, compared, comparison_json, groups_given
 from tests.unit.history.test_store import NOON_MS, batch, call
 from tests.unit.streamer.command_line import command
 
-BEFORE, AFTER = Period(0, DAY_MS), Period(DAY_MS, 2 * DAY_MS)
+BEFORE, AFTER = ComparedPeriod(0, DAY_MS), ComparedPeriod(DAY_MS, 2 * DAY_MS)
 
 
 class Calls:
@@ -32,7 +32,7 @@ class Calls:
     def __init__(self, rows: Iterable[dict[str, Flat]]) -> None:
         self.rows = list(rows)
 
-    def values(self, question: Question, columns: Sequence[str]) -> Iterable[tuple[Flat, ...]]:
+    def values(self, question: CallSearch, columns: Sequence[str]) -> Iterable[tuple[Flat, ...]]:
         assert question.most is None
         for row in self.rows:
             started_ms = row["first_known_ms"]
@@ -135,13 +135,13 @@ def test_too_many_groups_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("text", "period"),
     [
-        ("1970-01-02", Period(DAY_MS, 2 * DAY_MS)),
-        ("1970-01-02..1970-01-03", Period(DAY_MS, 3 * DAY_MS)),
-        ("1970-01-02..1970-01-03T12:00", Period(DAY_MS, 2 * DAY_MS + DAY_MS // 2)),
+        ("1970-01-02", ComparedPeriod(DAY_MS, 2 * DAY_MS)),
+        ("1970-01-02..1970-01-03", ComparedPeriod(DAY_MS, 3 * DAY_MS)),
+        ("1970-01-02..1970-01-03T12:00", ComparedPeriod(DAY_MS, 2 * DAY_MS + DAY_MS // 2)),
     ],
 )
-def test_a_period(text: str, period: Period) -> None:
-    assert Period.parse(text) == period
+def test_a_period(text: str, period: ComparedPeriod) -> None:
+    assert ComparedPeriod.parse(text) == period
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_period(text: str, period: Period) -> None:
 )
 def test_what_is_no_period_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter):
-        Period.parse(text)
+        ComparedPeriod.parse(text)
 
 
 def test_only_columns_with_few_values_make_groups() -> None:

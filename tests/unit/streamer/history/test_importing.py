@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from consumers.history.search import Question
+from consumers.history.search import CallSearch
 from consumers.history.sqlite import HistoryFolderError, SqliteHistory
 from streamer.history import importing
 from streamer.history.importing import Importing
@@ -16,7 +16,7 @@ from tests.unit.history.test_store import batch as batch_of
 from tests.unit.streamer.cli.test_app import write_calls
 from tests.unit.streamer.command_line import Ended, command
 
-EVER = Question(0, 2**53)
+EVER = CallSearch(0, 2**53)
 
 
 @pytest.fixture

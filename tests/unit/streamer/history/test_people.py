@@ -11,13 +11,13 @@ import pytest
 
 from consumers.engine.redaction.redactor import Redactor
 from consumers.history.annotations import FromPeople
-from consumers.history.search import Condition, Question
+from consumers.history.search import CallSearch, Condition
 from consumers.history.sqlite import Batch, FolderInUseError, SqliteHistory
 from consumers.runtime.process import OperatorError, SetupError
 from schemas.annotations import Annotation
 from schemas.rows import Labels
 from streamer.history import people
-from streamer.history.agreement import Agreement, agreement
+from streamer.history.agreement import LabelAgreement, agreement
 from streamer.history.importing import Importing
 from streamer.history.people import Forgetting, calls_in, forget_in
 from streamer.history.said import annotation, this_user
@@ -25,7 +25,7 @@ from tests.unit.history.test_annotations import of_tenant, said
 from tests.unit.history.test_store import NOON_MS, TRANSCRIPT, batch, call
 from tests.unit.streamer.command_line import command
 
-EVER = Question(0, 2**53)
+EVER = CallSearch(0, 2**53)
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_people_and_a_judge_are_compared_on_calls_of_which_both_say_something(
     found = agreement(
         store, EVER, "solved", "unsolved", Condition.parse("goals.progress.success = 1")
     )
-    assert found._replace(different=()) == Agreement(2, 1, 1, 1, 1, 0, 1)
+    assert found._replace(different=()) == LabelAgreement(2, 1, 1, 1, 1, 0, 1)
     assert sorted(found.different) == ["ny", "yn"]
     assert (found.calls, found.share) == (5, 0.6)
     assert found.kappa == pytest.approx((0.6 - 0.52) / 0.48)
@@ -79,15 +79,15 @@ def test_people_and_a_judge_are_compared_on_calls_of_which_both_say_something(
 @pytest.mark.parametrize(
     ("found", "share", "kappa"),
     [
-        (Agreement(0, 0, 0, 0, 3, 2, 1), None, None),
-        (Agreement(9, 0, 0, 0, 0, 0, 0), 1.0, None),
-        (Agreement(5, 5, 0, 0, 0, 0, 0), 1.0, 1.0),
-        (Agreement(0, 0, 5, 5, 0, 0, 0), 0.0, -1.0),
-        (Agreement(5, 0, 5, 0, 0, 0, 0), 0.5, 0.0),
+        (LabelAgreement(0, 0, 0, 0, 3, 2, 1), None, None),
+        (LabelAgreement(9, 0, 0, 0, 0, 0, 0), 1.0, None),
+        (LabelAgreement(5, 5, 0, 0, 0, 0, 0), 1.0, 1.0),
+        (LabelAgreement(0, 0, 5, 5, 0, 0, 0), 0.0, -1.0),
+        (LabelAgreement(5, 0, 5, 0, 0, 0, 0), 0.5, 0.0),
     ],
 )
 def test_an_unknown_agreement_is_not_zero(
-    found: Agreement, share: float | None, kappa: float | None
+    found: LabelAgreement, share: float | None, kappa: float | None
 ) -> None:
     assert (found.share, found.kappa) == (share, kappa)
     assert (found.why_no_kappa is None) == (kappa is not None)

@@ -30,7 +30,7 @@ from consumers.store.changes import (
     more_calls,
 )
 from schemas.closed_sets import CloseReason
-from schemas.rows import CallRow, Goals, GoalsRow, Labels, Progress, Row, Subgoal, Waiting
+from schemas.rows import CallRow, Goals, GoalsRow, Labels, Progress, Row, SubgoalResult, Waiting
 from streamer.history.comparison import lot_given, lots_compared, versions_in
 from streamer.roles.past_calls import StoredCalls
 from streamer.trials.calls import NewestRows
@@ -57,7 +57,7 @@ def call(number: int, version: str, agent: str = "desk", slower_ms: float = 0) -
     goals = Goals(
         SET.goal_set["id"],
         SET.digest,
-        tuple(Subgoal(each, reached_turn=1 if each else None) for each in reached),
+        tuple(SubgoalResult(each, reached_turn=1 if each else None) for each in reached),
         judged_turn=3,
         progress=Progress(mean(reached), 0.5, 0.5, 0.2, success, int(sum(reached)), 0, 2),
         success_final_turn=success,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from schemas.closed_sets import Anchor, SortKey
-from schemas.rows import CallRow, Labels, Row, Subgoal
+from schemas.rows import CallRow, Labels, Row, SubgoalResult
 from schemas.scores.running import (
     SHOWN_AFTER_END_MS,
     CallTable,
@@ -288,7 +288,7 @@ def news_of(*rows: Row) -> list[tuple[str, str]]:
 
 
 def test_news_are_of_slow_answers_and_other_things_of_note_each_once() -> None:
-    reached = goals(1, since_turn=2, subgoals=(Subgoal(0.0), Subgoal(1.0, 4)))
+    reached = goals(1, since_turn=2, subgoals=(SubgoalResult(0.0), SubgoalResult(1.0, 4)))
     assert news_of(
         goals_row("found", "booked"),
         waited(1, 1_500),
@@ -315,7 +315,7 @@ def test_news_are_of_slow_answers_and_other_things_of_note_each_once() -> None:
 
 
 def test_a_subgoal_whose_set_was_not_read_is_told_by_its_number() -> None:
-    reached = goals(1, subgoals=(Subgoal(1.0, 4),))
+    reached = goals(1, subgoals=(SubgoalResult(1.0, 4),))
     assert (
         news_of(call_row(goals=reached, news=("subgoal.0",)))[0][0]
         == "call-1 bot: turn 4 reached the subgoal number 1"

@@ -30,7 +30,7 @@ from streamer.sources.monitor import (
     CallBridge,
     JoinedCall,
     Judgement,
-    LiveCall,
+    MonitoredCall,
 )
 from streamer.sources.outgoing import NotAcknowledgedError
 from streamer.sources.writer import AcknowledgedWriter
@@ -71,7 +71,7 @@ class Listening(CallBridge):
         self.now_seconds = now_seconds
         self.took = asyncio.Semaphore(0)
         super().__init__(
-            LiveCall("conv 1", "desk"),
+            MonitoredCall("conv 1", "desk"),
             MonitorSettings.model_validate({"api_key": KEY, "base_url": url}),
             cast("AcknowledgedWriter", writer),
             instruments,

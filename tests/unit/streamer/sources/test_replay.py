@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from streamer.recordings.files import RecordedCall
 from streamer.sources.replay import (
-    Delivery,
+    DeliveryTimes,
     WireEvent,
     event_time_ms,
     in_random_order,
@@ -191,7 +191,7 @@ def test_every_interleaving_is_equally_likely() -> None:
 
 def test_late_events_hold_up_their_source_only_and_repeats_are_the_same_record() -> None:
     call = a_call([entry(1), entry(2)], None, [sound(3), sound(9)])
-    delivery = Delivery({("audit", 0): 5}, frozenset({("audit", 1)}))
+    delivery = DeliveryTimes({("audit", 0): 5}, frozenset({("audit", 1)}))
     events = list(in_time_order(call, delivery))
     assert summary(iter(events)) == [
         ("elevenlabs", 1, 3),
@@ -206,7 +206,7 @@ def test_late_events_hold_up_their_source_only_and_repeats_are_the_same_record()
 
 def test_an_update_does_not_overtake_the_entry_it_replaces() -> None:
     update = {"type": "user_text_updated", "timestamp": 4, "text": "hi"}
-    events = in_time_order(a_call([entry(3)], control=(update,)), Delivery({("audit", 0): 10}))
+    events = in_time_order(a_call([entry(3)], control=(update,)), DeliveryTimes({("audit", 0): 10}))
     assert [(event.event_name, event.arrival_ms) for event in events] == [
         ("user", 13),
         ("user_text_updated", 13),

@@ -11,7 +11,7 @@ from typing import get_args
 
 import pytest
 
-from streamer.sources.simulator.plan import CallPlan, Turn, plan_call
+from streamer.sources.simulator.plan import CallPlan, PlannedTurn, plan_call
 from streamer.sources.simulator.profile import (
     AGENTS,
     AWKWARD,
@@ -49,11 +49,11 @@ def troubled(name: IncidentName) -> tuple[CallPlan, ...]:
     return tuple(plan for plan in made if plan.agent == TROUBLED)
 
 
-def asked(plans_made: Iterable[CallPlan]) -> list[Turn]:
+def asked(plans_made: Iterable[CallPlan]) -> list[PlannedTurn]:
     return [turn for plan in plans_made for turn in plan.turns if turn.user is not None]
 
 
-def wait_ms(turn: Turn) -> int | None:
+def wait_ms(turn: PlannedTurn) -> int | None:
     spoken = next((step.speech for step in turn.steps if step.speech), None)
     return None if spoken is None or turn.user is None else spoken.start_ms - turn.user.end_ms
 
@@ -62,7 +62,7 @@ def waits_ms(plans_made: Iterable[CallPlan]) -> list[int]:
     return sorted(wait for turn in asked(plans_made) if (wait := wait_ms(turn)) is not None)
 
 
-def share(turns: list[Turn], awkward: str) -> float:
+def share(turns: list[PlannedTurn], awkward: str) -> float:
     return sum(turn.awkward == awkward for turn in turns) / len(turns)
 
 
