@@ -33,7 +33,7 @@ def test_both_ways_in_bring_the_same_topics_into_the_same_tables() -> None:
     assert config["topics"].split(",") == list(tables_of)
     assert {topic.name for topic in TOPICS} >= set(tables_of)
     kafka = (TABLES.parent / "kafka.sql").read_text()
-    topics = dict(re.findall(r"CREATE TABLE (\w+)[^;]*kafka_topic_list = '(\w+)'", kafka))
+    topics = dict(re.findall(r"CREATE TABLE (\w+)[^;]*kafka_topic_list = '([\w.]+)'", kafka))
     views = dict(
         re.findall(r"TO (\w+) AS SELECT _key AS conversation_id, value FROM (\w+);", kafka)
     )

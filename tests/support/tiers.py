@@ -29,7 +29,6 @@ _OF_TIME: Final = (
 )
 """Tests that ask how long something takes."""
 _SHORT_RUNS: Final = (
-    "tests/browser/test_console_page.py::test_it_is_used_by_keyboard_alone[1280]",
     "tests/browser/test_console_page.py::test_what_a_call_says_stays_text",
     "tests/browser/test_report_page.py::test_it_needs_no_script",
     "tests/drills/test_recordings.py",

@@ -107,7 +107,7 @@ def measures_of(
         ended_ms: End of the call, if it is over: the caller may have waited until then.
 
     Example:
-        >>> call = {1: SpokenTurn((Span(0, 2_000),), (Span(6_000, 9_000),), user_words=5)}
+        >>> call = {1: SpokenTurn((TimeSpan(0, 2_000),), (TimeSpan(6_000, 9_000),), user_words=5)}
         >>> measured = measures_of(call, [], 3_000)
         >>> measured.talk_ratio, measured.dead_air_ms, measured.user.words_per_minute
         (0.6, 4000, 150.0)

@@ -345,8 +345,8 @@ def merged(spans: Iterable[TimeSpan], *, keeps_moments: bool = False) -> Spans:
     length are left out unless `keeps_moments`.
 
     Example:
-        >>> merged([Span(5, 9), Span(1, 3), Span(3, 4), Span(6, 7), TimeSpan(8, 8)])
-        (Span(start_ms=1, end_ms=4), Span(start_ms=5, end_ms=9))
+        >>> merged([TimeSpan(5, 9), TimeSpan(1, 3), TimeSpan(3, 4), TimeSpan(6, 7), TimeSpan(8, 8)])
+        (TimeSpan(start_ms=1, end_ms=4), TimeSpan(start_ms=5, end_ms=9))
     """
     result: list[TimeSpan] = []
     for span in sorted(spans):

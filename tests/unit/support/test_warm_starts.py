@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from importlib.util import find_spec
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,7 @@ def test_what_is_forked_has_all_loaded_and_no_thread(tmp_path: Path) -> None:
     that it holds then.
     """
     seen = tmp_path / "seen"
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]  # another test may have begun one that has less loaded
     process = warm_starts._FORKS.Process(target=_look, args=(seen,))
     process.start()
     process.join(patient(30))
