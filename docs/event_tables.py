@@ -253,9 +253,8 @@ def _fields(model: type[BaseModel]) -> tuple[list[str], list[str]]:
     schema = model.model_json_schema(by_alias=True)
     required: list[str] = []
     optional: list[str] = []
-    left_out = _NOT_LISTED | (
-        {"timestamp"} if model is ConversationRecord else set()
-    )  # it is derived from others
+    # it is derived from others
+    left_out = _NOT_LISTED | ({"timestamp"} if model is ConversationRecord else set())
     for name, is_required, text in _described(schema, schema.get("$defs", {}), "", 0):
         is_carried = model is ConversationRecord and text == _ANY
         if name not in left_out and name not in _KIND_FIELDS and not is_carried:

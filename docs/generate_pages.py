@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-sys.path.insert(
-    0, str(Path(__file__).parents[1])
-)  # so that `python docs/generate_pages.py` finds its neighbours
+# so that `python docs/generate_pages.py` finds its neighbours
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from docs.event_tables import event_lines
 from docs.metric_uses import uses

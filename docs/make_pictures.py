@@ -138,9 +138,8 @@ def svg_of(frame: str) -> str:
         record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, highlight=False
     )
     text = "callgauge demo\n\n" + frame.strip("\n")
-    recorded.print(
-        Text.from_ansi(text + "\n" * (LINES - text.count("\n")))
-    )  # all frames of one height
+    # all frames of one height
+    recorded.print(Text.from_ansi(text + "\n" * (LINES - text.count("\n"))))
     return recorded.export_svg(title="make demo", theme=DIMMED_MONOKAI)
 
 

@@ -336,7 +336,8 @@ class JudgeRequest(JudgeModel):
             )
         return self
 
-    @computed_field(  # type: ignore[prop-decorator]  # mypy cannot stack decorators on property
+    # mypy cannot stack decorators on property
+    @computed_field(  # type: ignore[prop-decorator]
         description="Hash of the judge's input: the same input needs no second verdict."
     )
     @cached_property

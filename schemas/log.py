@@ -328,9 +328,8 @@ class LogReader:
         self.begin: Begin | None = None
         self.repeats = 0
         self.void = 0
-        self._next: dict[
-            tuple[int, int], tuple[int, int]
-        ] = {}  # by number of the input and of its partition
+        # by number of the input and of its partition
+        self._next: dict[tuple[int, int], tuple[int, int]] = {}
 
     def read(self, record: LogRecord) -> Event | Tick | None:
         """Takes the next record; returns what it is, None if it is a repeat, or void.

@@ -204,9 +204,8 @@ def score(
     calls = [*calls]
     judged: list[RecordedScoring] = []
     scorings = (scoring_of(call, plan) for call in calls)
-    with ThreadPoolExecutor(
-        1
-    ) as thread:  # because the thread of a notebook has an event loop that runs
+    # because the thread of a notebook has an event loop that runs
+    with ThreadPoolExecutor(1) as thread:
         thread.submit(score_judged, scorings, settings, judged.append).result()
     return [_call(call, scoring, own) for call, scoring in zip(calls, judged, strict=True)]
 
@@ -476,9 +475,8 @@ def _judges() -> _JudgesLoop:
     return _JudgesLoop()
 
 
-os.register_at_fork(
-    after_in_child=_judges.cache_clear
-)  # a thread does not live on in a forked process
+# a thread does not live on in a forked process
+os.register_at_fork(after_in_child=_judges.cache_clear)
 
 
 async def _gathered(given: Sequence[Any]) -> list[Any]:

@@ -69,9 +69,8 @@ def context_in(settings: Settings, folder: Path, call: CallRow) -> MetricContext
     """
     with reading(folder) as log_file:
         events = log_file.events_of(call.conversation_id)
-    last_place = (
-        call.last_place if call.state == "closed" else math.inf
-    )  # what came later is no part of it
+    # what came later is no part of it
+    last_place = call.last_place if call.state == "closed" else math.inf
     of_call = (event for event in events if call.first_place <= event.place <= last_place)
     return context_from(call, of_call, "the log", settings.all_limits, Redactor(settings.redaction))
 

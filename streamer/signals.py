@@ -34,12 +34,10 @@ def stop_on_signals() -> Iterator[asyncio.Event]:
 
     for each in _SIGNALS:
         with suppress(NotImplementedError):  # on Windows, whose loop wakes by itself
-            loop.add_signal_handler(
-                each, stop.set
-            )  # also makes a signal wake the loop from its sleep
-        signal.signal(
-            each, on_signal
-        )  # called by the interpreter: also when the loop hangs in a step of its own
+            # also makes a signal wake the loop from its sleep
+            loop.add_signal_handler(each, stop.set)
+        # called by the interpreter: also when the loop hangs in a step of its own
+        signal.signal(each, on_signal)
     try:
         yield stop
     finally:

@@ -256,9 +256,8 @@ class Agents:
         wait_ms = number(row.wait_ms)
         if "wait" not in row.news or wait_ms is None:
             return
-        steps = round(
-            max(0.0, min(MAX_WAIT_MS, wait_ms)) / WAIT_STEP_MS
-        )  # who begins before the end waits for nothing
+        # who begins before the end waits for nothing
+        steps = round(max(0.0, min(MAX_WAIT_MS, wait_ms)) / WAIT_STEP_MS)
         for minute in self._minutes_of(row):
             minute.waits[steps] += 1
 

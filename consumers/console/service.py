@@ -316,9 +316,8 @@ class ConsoleRole:
 
     def _row_of(self, topic: str, value: object) -> StoredRow | None:
         """The row of a record; None for one that has none."""
-        if not isinstance(
-            value, bytes
-        ):  # a mark of an evaluator, or a record that the client cannot decode
+        # a mark of an evaluator, or a record that the client cannot decode
+        if not isinstance(value, bytes):
             return None
         try:
             return DECODED[topic](value)

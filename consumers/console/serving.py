@@ -206,9 +206,8 @@ class CallPages:
                 took_seconds = 0.0
                 try:
                     took_seconds = await self.site.tick()
-                except (
-                    Exception
-                ):  # one call that cannot be shown must not end the pages of all others for good
+                # one call that cannot be shown must not end the pages of all others for good
+                except Exception:
                     log.exception("calls_not_shown", role="console")
                 due_at, idle_until = (
                     time.monotonic() + took_seconds / TICK_SHARE,
@@ -219,9 +218,8 @@ class CallPages:
     async def _ask_for_alerts(self) -> None:
         if self._settings.alertmanager is None and self._settings.prometheus is None:
             return
-        async with (
-            alerts_client() as client
-        ):  # made once: that takes 25 ms, in which nothing else is done
+        # made once: that takes 25 ms, in which nothing else is done
+        async with alerts_client() as client:
             while True:
                 self.site.alerts = await alerts_now(self._settings, client)
                 await asyncio.sleep(ALERTS_SECONDS)

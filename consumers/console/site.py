@@ -246,9 +246,8 @@ class _Ring:
 
     def put(self, values: Iterable[bytes], now_ms: int) -> None:
         for value in values:
-            one_line = b" ".join(
-                value.splitlines()
-            )  # a line break would end the field of the stream
+            # a line break would end the field of the stream
+            one_line = b" ".join(value.splitlines())
             self._records.append((now_ms, one_line))
             self.next += 1
         while self._records and self._records[0][0] < now_ms - RING_MS:
@@ -487,9 +486,8 @@ class ConsoleSite:
         self._now_until = 0.0
         took_seconds = await self._look_again()
         for wanted, (channel, _) in list(self._lists.items()):
-            with contextlib.suppress(
-                _UnansweredError
-            ):  # too much is being drawn: it shows the next state
+            # too much is being drawn: it shows the next state
+            with contextlib.suppress(_UnansweredError):
                 took_seconds += await self._update(channel, wanted)
         return took_seconds
 
@@ -844,9 +842,8 @@ class ConsoleSite:
         asked.
         """
         asked, remark = _query(request, PastQuery), ""
-        if (
-            asked.text or asked.said
-        ) and not self._settings.words:  # a search would tell what was said
+        # a search would tell what was said
+        if (asked.text or asked.said) and not self._settings.words:
             asked = asked.model_copy(update={"text": "", "said": ""})
             remark = "Words are hidden: console.words is false. They are not searched."
         sought = {
@@ -1079,9 +1076,8 @@ class ConsoleSite:
                 opened.channel.update(drawn.parts, first_ms=first_ms, last_ms=last_ms)
             except _UnansweredError:  # too much is being drawn: it is tried again
                 pass
-            except (
-                Exception
-            ):  # drawing must not end the page of a call that goes on: the next row may repair it
+            # drawing must not end the page of a call that goes on: the next row may repair it
+            except Exception:
                 edition = call.edition
                 log.exception(
                     "call_not_drawn", role="console", conversation_id=call.conversation_id

@@ -214,9 +214,8 @@ class Workshop:
                 took_seconds = time.thread_time() - began
 
         async with subject.turn, self._free:
-            while (
-                seconds := self._pace.wait_seconds()
-            ) > 0:  # the other thread may have gone on meanwhile
+            # the other thread may have gone on meanwhile
+            while (seconds := self._pace.wait_seconds()) > 0:
                 await asyncio.sleep(seconds)
                 self._waited(seconds)
             piece.version, piece.has_begun = version(), True

@@ -672,9 +672,8 @@ def progress_through_turns(
             require_fillable(options.template_subgoal, user_instruction)
             judged.append((yield from _validated(index, place, subgoal, options, is_dynamic=True)))
         for each in judged:
-            if (
-                each.is_completed
-            ):  # the first that is equal leaves: of two equal ones it may be the other
+            # the first that is equal leaves: of two equal ones it may be the other
+            if each.is_completed:
                 del pending[[subgoal for _, subgoal in pending].index(each.subgoal)]
         known = (*completed, *judged)
         entries.append(TurnProgress(progress_of(each.is_completed for each in known), known, None))

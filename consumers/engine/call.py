@@ -114,9 +114,8 @@ class CallEnd:
         self._announced_reason = CloseReason.ENDED
         self._recorded_ms: int | None = None
         self._awaits_record = False
-        self._idle_until_ms = (
-            0  # up to this due time, nothing but silence ends the call: nearly always
-        )
+        # up to this due time, nothing but silence ends the call: nearly always
+        self._idle_until_ms = 0
         self._plan()
 
     def heard(self, broker_ms: int) -> None:
@@ -245,9 +244,8 @@ class Call:
         self._repeats = Repeats(limits.max_remembered_ids)
         self._origins = self._repeats.origins
         self._agent = AgentFacts()
-        self._are_from_record: dict[
-            type, bool
-        ] = {}  # for speech and for words: whether a record had them first
+        # for speech and for words: whether a record had them first
+        self._are_from_record: dict[type, bool] = {}
         self._recorded_words: list[WordsFact] = []  # late ones, until the record ends
         self._details: list[Detailed] = []
         ratings = Ratings()
@@ -372,9 +370,8 @@ class Call:
                 or live.records.is_any
             ):
                 cause = Cause(time_ms, broker_ms)
-                changes = live.refresh(
-                    cause, out
-                )  # first: measures read the tool uses and settled turns it updates
+                # first: measures read the tool uses and settled turns it updates
+                changes = live.refresh(cause, out)
                 if changes.touched or changes.settled:
                     self._measures.follow(live, changes, cause, self._judged, out)
             if self._words is not None and (changes.touched or machine.reworded):
@@ -762,9 +759,8 @@ class Call:
     def _started(self, started: Started, time_ms: int, out: list[Effect]) -> None:
         known = self.rows.call.labels
         self.live.began(time_ms)
-        if (
-            started.is_told_later and not self.live.has_speech_events
-        ):  # otherwise live events came first
+        # otherwise live events came first
+        if started.is_told_later and not self.live.has_speech_events:
             self.live.told_later()
         self._measures.eva.supplied.started(started)
         if started.language:

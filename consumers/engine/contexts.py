@@ -221,9 +221,8 @@ def _reasons(call: CallFacts, turns: Turns, sides: HeardSides) -> Iterator[tuple
         yield "pipeline_type", NO_PIPELINE
     if not (sides.user and sides.assistant):
         yield "assistant_interrupted_turns", NO_OVERLAP
-        if not any(
-            turn.user.reports_s for turn in turns.values()
-        ):  # a hosted agent says itself that it was cut off
+        # a hosted agent says itself that it was cut off
+        if not any(turn.user.reports_s for turn in turns.values()):
             yield "user_interrupted_turns", NO_OVERLAP
     uses = [use for turn in turns.values() for use in turn.tools]
     if any(use.lacks_arguments for use in uses):

@@ -97,9 +97,8 @@ class CallWords:
         for each in changed:
             (self._due if each < turn else self._changed).add(each)
             view = view_of(each)
-            if (
-                view is not None and view.user_interrupted and each <= turn
-            ):  # the answer before it was cut off
+            # the answer before it was cut off
+            if view is not None and view.user_interrupted and each <= turn:
                 self._due.add(each - 1)
         if turn != self._turn:
             left = {each for each in self._changed if each < turn}

@@ -137,9 +137,8 @@ class Outbox:
             decision = self._decisions.popleft()
             decision.outlet.place = decision.row.place
             self.records -= len(decision.records)
-        self.waiting_since = self._due_at = (
-            time.monotonic()
-        )  # what came during a transaction has waited for it
+        # what came during a transaction has waited for it
+        self.waiting_since = self._due_at = time.monotonic()
         self._settle()
 
     def forget(self, outlet: "Outlet") -> None:
@@ -180,9 +179,8 @@ def is_moment(decision: Decision) -> bool:
 def _is_urgent(record: Written) -> bool:
     if isinstance(record, (TurnRow, CallRow)):
         return any(name.partition(".")[0] in MOMENTS for name in record.news)
-    return not isinstance(
-        record, (GoalsRow, WordsRow, Transcript)
-    )  # a goal set comes with the row of its call
+    # a goal set comes with the row of its call
+    return not isinstance(record, (GoalsRow, WordsRow, Transcript))
 
 
 # A record for the broker: its address, its bytes, and whether its group can be written without it.

@@ -260,9 +260,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._consumer.subscribe([self._events], listener=self._commits)
         try:
             await self._consumer.start()
-        except (
-            KafkaError
-        ) as error:  # also where a stranger shares partitions out in another way than we do
+        # also where a stranger shares partitions out in another way than we do
+        except KafkaError as error:
             blame = await self._group.blame()
             # So the client reports that our instance name has another owner, as it knows no such
             # refusal.
@@ -274,9 +273,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
     async def _disconnect(self) -> None:
         if self._consumer is not None:
-            await asyncio.sleep(
-                0
-            )  # its stop fails with a cancellation when its own tasks have not run once
+            # its stop fails with a cancellation when its own tasks have not run once
+            await asyncio.sleep(0)
             with contextlib.suppress(TimeoutError):
                 await in_time(CLOSE_SECONDS, self._consumer.stop())
 
@@ -408,9 +406,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._joining_since = time.monotonic()
         try:
             await self._give_back()
-        except (
-            StuckTaskError
-        ) as error:  # the client would log it and go on, without an owner for anything
+        # the client would log it and go on, without an owner for anything
+        except StuckTaskError as error:
             self._give_up_all()
             self._fail(error)
 
@@ -424,9 +421,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             self._keep_only(())
         if self.owned:
             log.info("partitions_revoked", partitions=sorted(self.owned))
-        if (
-            self._group.our_id and not self._member_id() and not self._is_leaving
-        ):  # the group has put us out
+        # the group has put us out
+        if self._group.our_id and not self._member_id() and not self._is_leaving:
             self._give_up_all()
             if (error := await self._group.stand_aside()) is not None:
                 self._fail(error)
@@ -498,9 +494,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             self._settings.limits,
             self._settings.code_version,
         )
-        redactor = Redactor(
-            settings.redaction
-        )  # of this partition alone: its counts are drained with the engine's
+        # of this partition alone: its counts are drained with the engine's
+        redactor = Redactor(settings.redaction)
         goals = ChosenGoals(self._goals, settings.goals)
         evaluator = PartitionEvaluator(
             limits,
@@ -605,9 +600,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             self.ready.set()
             await self._group.tell_strangers()
             if writing is not None:
-                await asyncio.wait(
-                    [writing]
-                )  # it would hold up a cancel of ours if it ignores its own
+                # it would hold up a cancel of ours if it ignores its own
+                await asyncio.wait([writing])
                 writing.result()
         except FencedError as error:
             numbers, overtaken = (
@@ -616,9 +610,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             )
             self._instruments.inc("callgauge_partitions_fenced_total", (), len(numbers))
             self._give_up_all()
-            if (
-                told := await self._group.stand_aside()
-            ) is not None:  # the group is about to tell us
+            # the group is about to tell us
+            if (told := await self._group.stand_aside()) is not None:
                 raise told from error
             raise overtaken(
                 f"Partitions {', '.join(map(str, numbers))}: {error}, but the group "

@@ -218,9 +218,8 @@ class Takeover:
             By partition number the end of `scores`: whatever former owners wrote is in front of it,
                 and can be read.
         """
-        await self.claim(
-            numbers, writer_id
-        )  # from here on no former owner can let another producer write
+        # from here on no former owner can let another producer write
+        await self.claim(numbers, writer_id)
         fenced: set[tuple[str, int]] = set()
         while True:
             ends = await reader.end_offsets(

@@ -366,10 +366,8 @@ def _call_news(row: CallRow, who: Who, kind: str, what: str) -> Iterator[Sample]
             yield Counted("callgauge_calls_with_agent_errors_total", who)
         case "goals":
             yield Counted("callgauge_calls_with_goals_total", who)
-            for outcome in (
-                "success",
-                "failure",
-            ):  # `increase()` cannot see a step from nothing to 1
+            # `increase()` cannot see a step from nothing to 1
+            for outcome in ("success", "failure"):
                 yield Counted("callgauge_goal_set_calls_total", (*who, goals.goal_set, outcome), 0)
             yield Counted(
                 "callgauge_subgoals_total", (*who, "code"), len(goals.subgoals) - goals.by_judge

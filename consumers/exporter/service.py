@@ -81,16 +81,13 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
         self._instruments = instruments
         self._counts = RowCounts(settings, instruments)
         self._records = 0
-        self._next: dict[
-            TopicPartition, int
-        ] = {}  # the offset after the last counted record, where we are to count
+        # the offset after the last counted record, where we are to count
+        self._next: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
-        self._looked_back: set[TopicPartition] = (
-            set()
-        )  # whose running calls are known, or are being read
-        self._committing = (
-            asyncio.Lock()
-        )  # an older position must not be committed after a newer one
+        # whose running calls are known, or are being read
+        self._looked_back: set[TopicPartition] = set()
+        # an older position must not be committed after a newer one
+        self._committing = asyncio.Lock()
         self._assigned = asyncio.Event()
         self._is_leaving = False  # once true, polled records are our successor's
         self._ticked_at = 0.0
@@ -99,9 +96,8 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
             "exporter",
             SCORES_TOPIC,
             self.handle,
-            message=dict[
-                str, Any
-            ],  # the columns are in docs/tables.md: FastStream cannot show a struct
+            # the columns are in docs/tables.md: FastStream cannot show a struct
+            message=dict[str, Any],
             decode=decode,
             group_id=settings.group_id,
             max_records=settings.max_batch_records,

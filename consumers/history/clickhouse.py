@@ -259,9 +259,8 @@ class ClickHouseHistory:
                 )
             rest = b""
             for part in answer.iter_bytes():
-                *lines, rest = (rest + part).split(
-                    b"\n"
-                )  # other characters that end a line are a part of texts
+                # other characters that end a line are a part of texts
+                *lines, rest = (rest + part).split(b"\n")
                 yield from map(json.loads, lines)
             if rest:
                 yield json.loads(rest)

@@ -768,9 +768,8 @@ class QuestionAnswerer:
             waiting.request, result, poll, arrived_ms=waiting.arrived_ms, now_ms=wall_clock_ms()
         )
         self._tally.verdict(verdict, self._redactor.counts)
-        if (
-            not promised.cancelled()
-        ):  # the asker does not wait any more; the cost is counted all the same
+        # the asker does not wait any more; the cost is counted all the same
+        if not promised.cancelled():
             promised.set_result(verdict)
 
     async def _until_something_changes(self) -> None:

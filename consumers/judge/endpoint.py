@@ -215,9 +215,8 @@ class Endpoint:
             max_retries=settings.max_retries,
             http_client=client_for(settings.base_url, settings.max_concurrent_requests, network),
         )
-        self._create = (
-            self._client.chat.completions.with_raw_response.create
-        )  # loads a good part of the library
+        # loads a good part of the library
+        self._create = self._client.chat.completions.with_raw_response.create
 
     async def ask(
         self, question: JudgePrompt, timeout_seconds: float, delivery: RequestTries

@@ -67,9 +67,8 @@ class AnsweredQuestions:
         except ValidationError:
             answered, self.hour, self.spent = "0", 0, {}
         self.first = self._next = offset
-        self._answered = (
-            int(answered, 16) & (1 << min(MAX_SPAN, end - offset)) - 1
-        )  # a bit for each from the first on
+        # a bit for each from the first on
+        self._answered = int(answered, 16) & (1 << min(MAX_SPAN, end - offset)) - 1
         self._skip_to(begin)
 
     def is_full(self, offset: int) -> bool:

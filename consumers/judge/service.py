@@ -83,9 +83,8 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         self._answered: OrderedDict[str, None] = OrderedDict()
         self._writers: dict[TopicPartition, PartitionWriter] = {}
         self._owning: asyncio.Task[None] | None = None
-        self._has_taken_over = (
-            False  # not while the group shares out partitions: ours may be another judge's by now
-        )
+        # not while the group shares out partitions: ours may be another judge's by now
+        self._has_taken_over = False
         self._is_leaving = False
         self._refusals = UnreadableRecords(
             "judge", "callgauge_judge_questions_refused_total", instruments
@@ -195,17 +194,15 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
 
     async def _read(self) -> bool:
         """Starts the reader, which reads questions by itself until it fails."""
-        await partition_counts(
-            self._kafka, [JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC]
-        )  # says what is missing
+        # says what is missing
+        await partition_counts(self._kafka, [JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC])
         await self.reader.start()
         return await self.reader.failure()
 
     async def handle(self, batch: Batch[JudgeRequest]) -> None:
         """Asks the questions that are open; waits while too much is unwritten."""
-        writers = (
-            self._writers
-        )  # after a rebalance there are others, and the rest of these records is read again
+        # after a rebalance there are others, and the rest of these records is read again
+        writers = self._writers
         for place, request in batch:
             partition = TopicPartition(place.topic, place.partition)
             writer = writers.get(partition)

@@ -112,9 +112,8 @@ class StepCommits:
             if isinstance(results, NotWrittenError):
                 self.failures += 1
                 self._tell(str(results))
-            elif (
-                self._connection.total_changes > changes
-            ):  # a step that found nothing to do says nothing of the disk
+            # a step that found nothing to do says nothing of the disk
+            elif self._connection.total_changes > changes:
                 self._tell(None)
             for place, (_, future) in enumerate(together):
                 if future.done():  # who waited is gone

@@ -258,9 +258,8 @@ class FileReader:
         end = self.end
         first, first_ms = at(0)
         low, high = first, end
-        while (
-            low < high
-        ):  # there is no index of times, which fall only where a wrong clock was set right
+        # there is no index of times, which fall only where a wrong clock was set right
+        while low < high:
             middle = (low + high) // 2
             low, high = (low, middle) if at(middle)[1] >= since_ms else (middle + 1, high)
         start, start_ms = at(low)
@@ -422,9 +421,8 @@ class FileLog(FileReader):
             writer.execute("PRAGMA auto_vacuum = INCREMENTAL")
         writer.execute("PRAGMA journal_mode = WAL")
         writer.execute("PRAGMA synchronous = FULL")
-        writer.execute(
-            "PRAGMA secure_delete = FAST"
-        )  # overwrites where that writes no further page
+        # overwrites where that writes no further page
+        writer.execute("PRAGMA secure_delete = FAST")
         if is_new:
             with transaction(writer):
                 for statement in _TABLES:
@@ -496,9 +494,8 @@ class FileLog(FileReader):
         self._has_deleted |= deleted > 0
         if not self._has_deleted:
             return
-        while await self.commits.of(
-            lambda: free_some(self._writer)
-        ):  # free pages have what was deleted otherwise
+        # free pages have what was deleted otherwise
+        while await self.commits.of(lambda: free_some(self._writer)):
             pass
         if await self.commits.between(self._empty):
             raise NotWrittenError("a reader keeps deleted pages from being overwritten")
@@ -608,9 +605,8 @@ class FileLog(FileReader):
 
     def _forget(self, keys: Sequence[bytes]) -> int:
         ask, before = self._writer.execute, self._writer.total_changes
-        ask(
-            "PRAGMA secure_delete = ON"
-        )  # for events that are only too old that is not worth its time
+        # for events that are only too old that is not worth its time
+        ask("PRAGMA secure_delete = ON")
         try:
             for key in keys:
                 closed = ask(

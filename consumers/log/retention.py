@@ -87,9 +87,8 @@ class Retention:
 def free_some(writer: sqlite3.Connection) -> int:
     """Gives some free pages back to the disk; returns how many there were."""
     (free,) = writer.execute("PRAGMA freelist_count").fetchone()
-    for _ in range(
-        min(free, PAGES_FREED_IN_A_STEP)
-    ):  # Python ends the statement after its first page
+    # Python ends the statement after its first page
+    for _ in range(min(free, PAGES_FREED_IN_A_STEP)):
         writer.execute("PRAGMA incremental_vacuum (1)")
     return int(free)
 

@@ -212,9 +212,8 @@ class LiveMeasures:
             name: _Function(each, self._settings.seconds) for name, each in found.measures.items()
         }
         log.info("measures_read", role="measures", measures=list(self._functions))
-        for (
-            partition
-        ) in self._partitions.values():  # what waited, or was in progress, is asked of the new ones
+        # what waited, or was in progress, is asked of the new ones
+        for partition in self._partitions.values():
             for call in partition.uncounted:
                 asked, call.waiting = call.waiting, set()
                 for measured, turn in asked:

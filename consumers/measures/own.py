@@ -203,9 +203,8 @@ class Calls:
             return self.hanging()
         promise = self.begin(given)
         waiting = asyncio.wrap_future(promise)
-        waiting.add_done_callback(
-            lambda each: each.cancelled() or each.exception()
-        )  # what it raised is in the row
+        # what it raised is in the row
+        waiting.add_done_callback(lambda each: each.cancelled() or each.exception())
         await asyncio.wait([waiting], timeout=self.seconds)
         return self.outcome(promise)
 

@@ -203,9 +203,8 @@ class MeasuresRole(ConsumerRebalanceListener):  # type: ignore[misc]
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(COMMIT_INTERVAL_SECONDS):
                     await self._live.changed.wait()
-            await asyncio.sleep(
-                max(0.0, min(WORDS_MS / 1_000, ends_at - time.monotonic()))
-            )  # others come beside it
+            # others come beside it
+            await asyncio.sleep(max(0.0, min(WORDS_MS / 1_000, ends_at - time.monotonic())))
             await self._write(COMMIT_SECONDS)
 
     async def handle(self, batch: Batch[Row]) -> None:

@@ -327,9 +327,8 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listening in sockets or ():
-            listening.listen(
-                MAX_PENDING
-            )  # its `backlog` is also how many one turn of the loop accepts
+            # its `backlog` is also how many one turn of the loop accepts
+            listening.listen(MAX_PENDING)
 
 
 class HttpListener:
@@ -443,9 +442,8 @@ def is_token(given: bytes, expected: SecretStr) -> bool:
     """Whether the given bytes are the expected token. The time it takes says nothing of how much of
     it is right.
     """
-    return hmac.compare_digest(
-        given, expected.get_secret_value().encode()
-    )  # bytes: text beyond ASCII would raise
+    # bytes: text beyond ASCII would raise
+    return hmac.compare_digest(given, expected.get_secret_value().encode())
 
 
 def challenge(authorization: bytes) -> str:
@@ -588,9 +586,8 @@ class _MetricsPage:
         self._token = token
         self._instruments = instruments
         self._rendering = asyncio.Lock()
-        self._thread = ThreadPoolExecutor(
-            1, "metrics"
-        )  # of its own: other work must not delay a scrape
+        # of its own: other work must not delay a scrape
+        self._thread = ThreadPoolExecutor(1, "metrics")
         self._readers = 0
 
     def close(self) -> None:
@@ -619,9 +616,8 @@ class _MetricsPage:
     async def _answer(self, request: Request, send: Send) -> None:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         is_gzip = gzip_accepted(request.headers.get("accept-encoding", ""))
-        async with (
-            self._rendering
-        ):  # a page at a time: rendering shares the processor with the roles
+        # a page at a time: rendering shares the processor with the roles
+        async with self._rendering:
             self._instruments.refresh()
             # 10,000 series take a tenth of a second: in a thread, so that no probe and no poll of
             # Kafka waits for it.

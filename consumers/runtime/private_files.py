@@ -37,9 +37,8 @@ def make_file(path: Path) -> None:
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE)
     try:
-        if hasattr(
-            os, "fchmod"
-        ):  # Windows has rights of another kind, and a folder of a user is that user's alone
+        # Windows has rights of another kind, and a folder of a user is that user's alone
+        if hasattr(os, "fchmod"):
             os.fchmod(descriptor, FILE_MODE)  # the umask may have left less
     finally:
         os.close(descriptor)

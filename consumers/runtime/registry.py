@@ -438,9 +438,8 @@ class Instruments(Collector):
         self._vocabulary = Vocabulary(self._count_overflow)
         self._budget = SeriesBudget(max_series, self._count_folded)
         self._prepared: set[tuple[tuple[str, str], ...]] = set()
-        self._shown: defaultdict[str, set[LabelValues]] = defaultdict(
-            set
-        )  # of gauges, and counted as series
+        # of gauges, and counted as series
+        self._shown: defaultdict[str, set[LabelValues]] = defaultdict(set)
         self._counters: dict[str, Family[Counter]] = {}
         self._histograms: dict[str, Family[Histogram]] = {}
         self._readers: dict[str, GaugeReader] = {}
@@ -491,9 +490,8 @@ class Instruments(Collector):
         """
         parts = [family.text(is_openmetrics=is_openmetrics) for family in self._families]
         parts.append(self._gauges.text(is_openmetrics=is_openmetrics))
-        return "".join(parts).encode() + encode(
-            _Others(self.registry, self)
-        )  # which ends OpenMetrics with a line
+        # which ends OpenMetrics with a line
+        return "".join(parts).encode() + encode(_Others(self.registry, self))
 
     def inc(
         self,

@@ -213,9 +213,8 @@ class InputPartition:
         moment.
         """
         if self.sure_ms is None:
-            self.sure_ms = (
-                asked_ms if self.position >= end else None
-            )  # else its records are on their way
+            # else its records are on their way
+            self.sure_ms = asked_ms if self.position >= end else None
         elif asked_ms - self.sure_ms <= SILENT_MS:
             self.sure_ms = max(self.sure_ms, asked_ms)
         self.told_ms, self.end = asked_ms, end

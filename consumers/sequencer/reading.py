@@ -242,9 +242,8 @@ class InputReader:
                     self._found(source, number)
         for tp, each in self._by_tp.items():
             leader = cluster.leader_for_partition(tp)
-            if (
-                leader != each.leader
-            ):  # or it was away for a moment: another log may have its name now
+            # or it was away for a moment: another log may have its name now
+            if leader != each.leader:
                 each.leader = leader
                 each.lose(self._clock.now_ms())
         # Of partitions without a leader the client would ask again and again, without a pause.
@@ -306,17 +305,15 @@ class InputReader:
             self._client.force_metadata_update()
 
     async def _ask(self, leader: int, inputs: Sequence[InputPartition]) -> None:
-        asked_ms = (
-            self._clock.now_ms()
-        )  # before the question: afterwards this process may be frozen
+        # before the question: afterwards this process may be frozen
+        asked_ms = self._clock.now_ms()
         handed = [each.log.handed for each in inputs]
         unplaced = [each for each in inputs if not each.log.is_placed and each not in self.anew]
         try:
             log_ends = await self._offsets(leader, inputs, OffsetResetStrategy.LATEST, ONLOOKER)
             ends = visible = await self._offsets(leader, inputs, OffsetResetStrategy.LATEST)
-            if any(
-                ends.get(tp, 0) < end for tp, end in log_ends.items()
-            ):  # or an open transaction hides the rest
+            # or an open transaction hides the rest
+            if any(ends.get(tp, 0) < end for tp, end in log_ends.items()):
                 visible = await self._offsets(
                     leader, inputs, OffsetResetStrategy.LATEST, isolation=READ_UNCOMMITTED
                 )
@@ -330,9 +327,8 @@ class InputReader:
             await asyncio.sleep(RETRY_SECONDS)
             return
         if ends and asked_ms - max(each.told_ms for each in self.inputs.values()) > STALE_MS:
-            for each in (
-                self.inputs.values()
-            ):  # nobody has told anything for a while: each may take its time again
+            # nobody has told anything for a while: each may take its time again
+            for each in self.inputs.values():
                 each.told_ms = asked_ms
         for each, handed_then in zip(inputs, handed, strict=True):
             if (

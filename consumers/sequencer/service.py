@@ -354,18 +354,16 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
         async def begun() -> None:
             if group is not None:
-                with suppress(
-                    KafkaError, TimeoutError
-                ):  # the group shares out anew, and another term begins
+                # the group shares out anew, and another term begins
+                with suppress(KafkaError, TimeoutError):
                     await in_time(CLOSE_SECONDS, group.commit({tp: (0, str(shard.term))}))
             self._look_whether_ready()
 
         await shard.run(least_term, begun)
 
     def _look_whether_ready(self) -> None:
-        if self._shards and all(
-            each.is_active for each in self._shards
-        ):  # one that is given up may still come here
+        # one that is given up may still come here
+        if self._shards and all(each.is_active for each in self._shards):
             self.ready.set()
 
     async def _join(self, ending: AsyncExitStack) -> None:

@@ -86,10 +86,8 @@ def change_of(
         most_draws: About how many values are drawn for the interval.
     """
     is_paired = len(pairs) == len(before) == len(after)
-    before, after = (
-        sorted(before),
-        sorted(after),
-    )  # of the same calls in another order it is the same
+    # of the same calls in another order it is the same
+    before, after = sorted(before), sorted(after)
     lots = [[now - then for then, now in pairs]] if is_paired else [before, after]
     mean, mean_after = (sum(lot) / len(lot) if lot else None for lot in (before, after))
     low = high = None

@@ -173,10 +173,8 @@ def without_unread(
                 owner = owner[int(part) if isinstance(owner, list) else part]
             owner.pop(name, None)
         event = adapter.validate_json(json.dumps(document))
-    except (
-        ValidationError,
-        LookupError,
-    ):  # it needs the field, or the place has a part that is not in the document
+    # it needs the field, or the place has a part that is not in the document
+    except (ValidationError, LookupError):
         return None
     extra = event.__pydantic_extra__
     if extra is not None:
@@ -409,9 +407,8 @@ def decode(source: InputSource, value: bytes, envelope: Envelope | None = None) 
     if source is InputSource.ELEVENLABS:
         if envelope is not None and envelope.is_agent_event:
             return _decode_agent(value, envelope)
-        if (
-            b'"event_type"' in value
-        ):  # a guess which shape it is; a wrong one only costs a second look
+        # a guess which shape it is; a wrong one only costs a second look
+        if b'"event_type"' in value:
             try:
                 return _decode_audio(value)
             except ValidationError as error:

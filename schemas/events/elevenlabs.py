@@ -325,9 +325,8 @@ class CarriedAgentEvent(AgentEvent):
     all not audio.
     """
 
-    model_config = ConfigDict(
-        extra="ignore"
-    )  # their content is neither kept nor counted as unknown
+    # their content is neither kept nor counted as unknown
+    model_config = ConfigDict(extra="ignore")
 
     type: Literal[
         "agent_chat_response_part",

@@ -128,9 +128,8 @@ def read_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope | None:
 
 
 def _text(value: bytes | None) -> str | None:
-    return (
-        None if value is None else value.decode("utf-8", errors="backslashreplace")
-    )  # two ids stay two
+    # two ids stay two
+    return None if value is None else value.decode("utf-8", errors="backslashreplace")
 
 
 def _iso(time_ms: int) -> str | None:

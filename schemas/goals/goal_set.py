@@ -975,7 +975,6 @@ def _expected(detail: Mapping[str, Any]) -> str:
                 f"has {context['actual_length']} entries, and {context['max_length']} are allowed; "
                 "leave some out"
             )
-    should_be = (
-        "must be" if "than" in detail["type"] else "expected"
-    )  # a bound of a number, or one of some values
+    # a bound of a number, or one of some values
+    should_be = "must be" if "than" in detail["type"] else "expected"
     return f"{re.sub('^Input should be', should_be, message)}; seen {seen(given)}"

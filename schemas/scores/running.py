@@ -358,9 +358,8 @@ class RunningCalls:
         ordered = self._ordered.get(sort)
         if ordered is None:
             if not self._said:
-                self._said[:] = [
-                    (call, _said_of(call)) for call in self.calls
-                ]  # at once: several threads may choose
+                # at once: several threads may choose
+                self._said[:] = [(call, _said_of(call)) for call in self.calls]
             order = _ORDERS[sort]
             ordered = self._ordered[sort] = sorted(self._said, key=lambda each: order(each[0]))
         return ordered

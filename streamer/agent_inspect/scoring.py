@@ -134,9 +134,8 @@ class TraceQuestions:
                 deadline_ms=_BEFORE_ANY_DEADLINE_MS + self._patience_ms,
                 agent=self._agent,
             )
-        except (
-            ValidationError
-        ) as error:  # ids and options are checked: only bounds of length remain
+        # ids and options are checked: only bounds of length remain
+        except ValidationError as error:
             raise NotJudgedError(UnjudgedReason.TOO_LONG) from error
         if request.is_too_large:
             raise NotJudgedError(UnjudgedReason.TOO_LONG)
@@ -158,9 +157,8 @@ class TraceQuestions:
         )
 
     def _transcript(self, ballot: Ballot) -> tuple[TranscriptItem, ...]:
-        if isinstance(
-            ballot.about, ToolQuestion
-        ):  # as in agent-inspect, the tool call is all that the judge reads
+        # as in agent-inspect, the tool call is all that the judge reads
+        if isinstance(ballot.about, ToolQuestion):
             facts = TurnFacts("", "", (ballot.about.call,))
             return transcript_of(ballot.turn_index + 1, facts, self._redactor)
         turns = self._document.turns or ()
@@ -267,9 +265,8 @@ class TraceScores:
 
     def tools(self) -> Asking[list[NumericalScore]]:
         """`ToolCorrectnessMetric`; a list of one."""
-        expected: Any = (
-            self._document.expected_calls
-        )  # without any, it ends as agent-inspect's does
+        # without any, it ends as agent-inspect's does
+        expected: Any = self._document.expected_calls
         found = yield from tool_correctness(self._turns, expected, self._document.options)
         explained = [{each.expected.tool: list(each.explanations)} for each in found]
         return [NumericalScore(progress_of(each.is_made for each in found), None, explained)]

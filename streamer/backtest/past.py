@@ -237,9 +237,8 @@ class PastFolder:
         self._folder = folder
         self._history = history
 
-    async def calls(
-        self, number: int, period: ComparedPeriod, longest_call_ms: int
-    ) -> PastCalls:  # as on Kafka
+    # as on Kafka
+    async def calls(self, number: int, period: ComparedPeriod, longest_call_ms: int) -> PastCalls:
         """As of `Past`."""
         calls = PastCalls(period)
         lasted = [Condition("known_ms", ">=", period.since_ms)]

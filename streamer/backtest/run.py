@@ -377,9 +377,8 @@ def run_backtest(
     if folder is not None:
         settings, plan = served(settings, folder), replace(plan, folder=folder)
     redact = Redactor(settings.redaction).redact
-    configure_logging(
-        settings.log_format, "warning", redact=redact
-    )  # log lines of the goal sources are no results
+    # log lines of the goal sources are no results
+    configure_logging(settings.log_format, "warning", redact=redact)
     result = asyncio.run(_run(settings, plan))
     if result is None:
         say("Stopped.")

@@ -132,9 +132,8 @@ def _quiet_without_reader() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the rest of the buffer
         raise typer.Exit(READER_GONE) from None
     except SystemExit as ended:
-        if not isinstance(
-            ended.__context__, BrokenPipeError
-        ):  # rich ends the process with 1 in its handler
+        # rich ends the process with 1 in its handler
+        if not isinstance(ended.__context__, BrokenPipeError):
             raise
         raise typer.Exit(READER_GONE) from None
 

@@ -453,9 +453,8 @@ def forget(
     if there is not None and not there.is_dir() and not without_topics:  # it is on another machine
         there = None
     require_consent(what.in_words, is_agreed=yes)
-    deleted = (
-        0 if there is None else calls_in(there, what)
-    )  # a role that is told may be quicker than a look afterwards
+    # a role that is told may be quicker than a look afterwards
+    deleted = 0 if there is None else calls_in(there, what)
     if not without_topics:
         with quiet_libraries():
             asyncio.run(publish(settings.kafka, what.records()))

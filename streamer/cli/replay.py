@@ -238,9 +238,8 @@ def replay(
     _require_one_kind(context, from_topics=from_topics, watches=watches)
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     if from_topics:
-        from streamer.backtest.run import (
-            run_backtest,
-        )  # brings the engine, which playing does not need
+        # brings the engine, which playing does not need
+        from streamer.backtest.run import run_backtest
 
         run_backtest(
             settings,

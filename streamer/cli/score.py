@@ -239,9 +239,8 @@ def _write_rows(
             read.add(done, put(done.result or ()))
 
         own = OwnMeasures(settings.measures) if rows is TableRows.OWN else None
-        processes = (
-            processes if own is None else 1
-        )  # the bounds of a measure are those of one process
+        # the bounds of a measure are those of one process
+        processes = processes if own is None else 1
         shape = partial(_rows, rows, own)
         score_each(
             places_of(found),

@@ -236,9 +236,8 @@ def trials(
     else:
         causes_in = None
         if causes:
-            from streamer.trials.judged_causes import (
-                causes_of,
-            )  # brings the judge, which most comparisons do not need
+            # brings the judge, which most comparisons do not need
+            from streamer.trials.judged_causes import causes_of
 
             causes_in = partial(
                 causes_of, settings=settings, asks_judge=asks_judge, verdicts=verdicts

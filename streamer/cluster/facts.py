@@ -150,10 +150,8 @@ async def group_facts(admin: AIOKafkaAdminClient, group_id: str) -> GroupFacts:
         while True:
             try:
                 return await _group_facts(admin, group_id)
-            except (
-                GroupLoadInProgressError,
-                NotCoordinatorForGroupError,
-            ):  # a coordinator that begins takes a moment
+            # a coordinator that begins takes a moment
+            except (GroupLoadInProgressError, NotCoordinatorForGroupError):
                 await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
 
@@ -248,9 +246,8 @@ async def _coordinator(admin: AIOKafkaAdminClient, group_id: str) -> int:
                 found: int = await admin.find_coordinator(group_id)
             except GroupCoordinatorNotAvailableError:
                 await asyncio.sleep(_LOOK_AGAIN_SECONDS)
-            except (
-                GroupAuthorizationFailedError
-            ) as error:  # the library's has a sentence where the name should be
+            # the library's has a sentence where the name should be
+            except GroupAuthorizationFailedError as error:
                 raise GroupAuthorizationFailedError(group_id) from error
             else:
                 return found

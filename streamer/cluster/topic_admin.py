@@ -94,9 +94,8 @@ async def create_topics(
             }
             if topic.has_broker_time:
                 configs["message.timestamp.type"] = "LogAppendTime"
-            if (
-                topic.name == EVENTS_TOPIC
-            ):  # the default of brokers is for an event without what we add to it
+            # the default of brokers is for an event without what we add to it
+            if topic.name == EVENTS_TOPIC:
                 configs["max.message.bytes"] = str(
                     least_message_bytes(topic, needs or needs_of(Limits()))
                 )

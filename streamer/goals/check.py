@@ -155,9 +155,8 @@ def tried_on(path: Path, sets: Sequence[GoalSet]) -> "list[RecordedScoring]":
     tried = [scored(recorded, plan) for recorded in read_recordings(path)]
     for sentence in chain.from_iterable(scoring.lacks for scoring in tried):
         say(sentence)
-    return [
-        scoring for scoring in tried if scoring.goal_set is not None
-    ]  # a sentence has named the others
+    # a sentence has named the others
+    return [scoring for scoring in tried if scoring.goal_set is not None]
 
 
 def tried_lines(scoring: "RecordedScoring") -> Iterator[str]:

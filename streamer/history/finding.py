@@ -93,9 +93,8 @@ def _when(moment: Flat) -> str:
 
 def _cell(value: Flat) -> str:
     if isinstance(value, float):
-        return (
-            f"{value:.0f}" if value >= 10 else f"{value:.2f}".rstrip("0").rstrip(".")
-        )  # ms, or a share
+        # ms, or a share
+        return f"{value:.0f}" if value >= 10 else f"{value:.2f}".rstrip("0").rstrip(".")
     return "-" if value is None else str(value)
 
 

@@ -232,9 +232,8 @@ def side_by_side(
         OperatorError: The judge answers nothing.
     """
     redactor = Redactor(settings.redaction)
-    configure_logging(
-        settings.log_format, "warning", redact=redactor.redact
-    )  # log lines of the judge are no results
+    # log lines of the judge are no results
+    configure_logging(settings.log_format, "warning", redact=redactor.redact)
     # Fewer at a time would leave places of the judge empty.
     at_a_time = settings.judge.max_concurrent_requests
 

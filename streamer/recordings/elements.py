@@ -99,9 +99,8 @@ def elements_in(file: IO[bytes], path: Path) -> Iterator[Element]:
         yield whole
     elif _is_protobuf(content):
         yield whole._replace(value=None)
-    elif has_lines or (
-        first.lstrip()[:1] == b"{" and first.rstrip()[-1:] == b"}"
-    ):  # the first line is broken
+    # the first line is broken
+    elif has_lines or (first.lstrip()[:1] == b"{" and first.rstrip()[-1:] == b"}"):
         yield from _lines(content.splitlines(keepends=True), At(path, 1))
     else:
         raise whole.value

@@ -172,10 +172,8 @@ def value_in(text: bytes, where: str) -> object:
     """
     try:
         value: object = json.loads(text, parse_constant=_nothing, parse_float=_finite)
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # bad UTF-8 and bad JSON are ValueErrors; deep nesting is the other
+    # bad UTF-8 and bad JSON are ValueErrors; deep nesting is the other
+    except (ValueError, RecursionError) as error:
         raise RecordingError(
             what="this is not JSON",
             where=where,
@@ -197,9 +195,8 @@ def _nothing(_word: str) -> None:
 
 def _finite(digits: str) -> float | None:
     number = float(digits)
-    return (
-        number if math.isfinite(number) else None
-    )  # 1e999 would read as infinity, which JSON cannot write again
+    # 1e999 would read as infinity, which JSON cannot write again
+    return number if math.isfinite(number) else None
 
 
 def kind_of(value: object) -> str:

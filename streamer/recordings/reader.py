@@ -225,9 +225,8 @@ def _wire_call(line: dict[str, Any], where: str) -> RecordedCall:
     conversation_id = line.get("id")
     if not isinstance(conversation_id, str) or not conversation_id:
         raise shape_error(where, '"id" as a text that is not empty', kind_of(conversation_id))
-    if (
-        not conversation_id.isprintable()
-    ):  # it becomes a Kafka key and a part of messages; half a surrogate pair cannot
+    # it becomes a Kafka key and a part of messages; half a surrogate pair cannot
+    if not conversation_id.isprintable():
         raise shape_error(where, '"id" of printable characters', ascii(conversation_id)[:80])
     pipeline_type = line.get("pipeline_type", "cascade")
     if pipeline_type not in PIPELINE_TYPES:

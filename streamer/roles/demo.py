@@ -224,9 +224,8 @@ class Demo:
     async def _show(
         self, machine: OneMachine, calls: Iterator[PlayedCall], seconds: float | None
     ) -> None:
-        playing = asyncio.create_task(
-            self._play(machine, calls)
-        )  # the calls go on while the roles start
+        # the calls go on while the roles start
+        playing = asyncio.create_task(self._play(machine, calls))
         try:
             await machine.ready.wait()
             self._page_url = f"{machine.address}/"

@@ -141,9 +141,8 @@ class RoleRunner:
                     await finish_unless(stop, self._asked())
                 if not stop.is_set():
                     await self._run_once(stop)
-            except (
-                Exception
-            ) as error:  # every kind of error: a new start has none of the state that led to it
+            # every kind of error: a new start has none of the state that led to it
+            except Exception as error:
                 if stop.is_set() or not self._may_go_on(error):
                     raise
                 self._failure = error
@@ -290,9 +289,8 @@ class Service:
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)  # memory, processor time, start: `process_*`
         instruments = self._instruments = Instruments(registry, roles, settings.max_series)
-        build: dict[tuple[str, ...], float] = {
-            (installed_version(),): 1.0
-        }  # read once: it is in a file
+        # read once: it is in a file
+        build: dict[tuple[str, ...], float] = {(installed_version(),): 1.0}
         instruments.read_gauge("callgauge_build_info", lambda: build)
         self._kafka = kafka
         self._needs = needs_of(roles, settings)
@@ -556,11 +554,8 @@ def _goals(settings: Settings) -> str:
 
 
 def _counted_sets(folder: Path) -> str:
-    from streamer.goals.files import (
-        GoalFolderError,
-        goal_files_of,
-        read_goal_file,
-    )  # bring YAML, which few roles need
+    # bring YAML, which few roles need
+    from streamer.goals.files import GoalFolderError, goal_files_of, read_goal_file
 
     try:
         files = [read_goal_file(path) for path in goal_files_of(folder)]
@@ -692,9 +687,8 @@ async def _end_in_time(service: Service) -> None:
     """
     await service.stopping.wait()
     deadline = threading.Timer(STOP_SECONDS, _end_overdue, [service])
-    deadline.daemon = (
-        True  # the end of the process does not wait for it, and it runs while the loop shuts down
-    )
+    # the end of the process does not wait for it, and it runs while the loop shuts down
+    deadline.daemon = True
     deadline.start()
 
 

@@ -85,9 +85,8 @@ async def _serve(settings: Settings, folder: Path, host: str, port: int) -> None
 
 async def _announce(machine: OneMachine, settings: Settings, folder: Path) -> None:
     await machine.ready.wait()
-    if is_json(
-        settings.log_format
-    ):  # a plain sentence would be no log line, and a log is no place for a token
+    # a plain sentence would be no log line, and a log is no place for a token
+    if is_json(settings.log_format):
         token_file = str(folder / TOKEN_FILE) if settings.ingest.token is None else None
         log.info(
             "service_ready",

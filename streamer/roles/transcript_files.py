@@ -43,9 +43,8 @@ from streamer.terminal import print_json, say
 MAX_NAME_CHARS: Final = 100
 """Bound of the conversation id in a file name; file systems accept 255 bytes, some of them 143."""
 _PART_SUFFIX: Final = ".part"
-_UNSAFE: Final = re.compile(
-    r"[^A-Za-z0-9._-]|^[.-]"
-)  # a leading dot hides a file, a leading dash makes it an option
+# a leading dot hides a file, a leading dash makes it an option
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]|^[.-]")
 
 
 class TranscriptFiles:
@@ -109,9 +108,8 @@ class TranscriptFiles:
                 # Without the time of packing the same transcript is the same file.
                 file.write(gzip.compress(value, mtime=0) if self._packs else value)
                 file.flush()
-                os.fsync(
-                    file.fileno()
-                )  # otherwise the name could survive a power cut and the content not
+                # otherwise the name could survive a power cut and the content not
+                os.fsync(file.fileno())
             part.replace(path)
         except OSError:
             part.unlink(missing_ok=True)
@@ -328,10 +326,8 @@ class TranscriptFiler(_Filing):
     async def _commit(self, partition: TopicPartition, offset: int) -> None:
         try:
             await self.reader.commit({partition: OffsetAndMetadata(offset, "")}, COMMIT_SECONDS)
-        except (
-            KafkaError,
-            TimeoutError,
-        ) as error:  # costs writing the same files again, if anything
+        # costs writing the same files again, if anything
+        except (KafkaError, TimeoutError) as error:
             log.warning(
                 "commit_failed", role="transcript files", error=str(error) or type(error).__name__
             )

@@ -312,9 +312,8 @@ class RedactionSettings(RedactionRules):
         names = names_in(value)
         if not isinstance(names, list) or not names:
             return names
-        from phonenumbers import (
-            SUPPORTED_REGIONS,
-        )  # brings tables of the world, which without a country nobody needs
+        # brings tables of the world, which without a country nobody needs
+        from phonenumbers import SUPPORTED_REGIONS
 
         if unknown := [name for name in names if name not in SUPPORTED_REGIONS]:
             raise ValueError(
@@ -853,9 +852,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
 def _mistakes(details: Iterable[Mapping[str, Any]], given: Given) -> Iterator[str]:
     for detail in details:
         names = tuple(str(part) for part in detail["loc"] if part != "[key]")
-        if (
-            detail["type"] == MISTAKES_ERROR
-        ):  # several values that do not fit together, found by their owner
+        # several values that do not fit together, found by their owner
+        if detail["type"] == MISTAKES_ERROR:
             values = detail["input"] if isinstance(detail["input"], Mapping) else {}
             for each in detail["ctx"]["mistakes"]:
                 value = values.get(each.field)

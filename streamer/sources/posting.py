@@ -211,11 +211,8 @@ class EventPoster:
                     raise
             else:
                 if answer.status_code not in {429, 503}:
-                    if answer.status_code not in {
-                        202,
-                        207,
-                        422,
-                    }:  # refused events are counted and named there
+                    # refused events are counted and named there
+                    if answer.status_code not in {202, 207, 422}:
                         raise PublishError(f"{answer.status_code}: {answer.text[:200]}")
                     return
             await asyncio.sleep(RETRY_SECONDS)

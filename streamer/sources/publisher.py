@@ -127,9 +127,8 @@ class EventPublisher:
         """
         self._require_no_failure()
         await self._producer.flush()
-        await asyncio.sleep(
-            0
-        )  # the callbacks of the last acknowledgements run in the next round of the loop
+        # the callbacks of the last acknowledgements run in the next round of the loop
+        await asyncio.sleep(0)
         self._require_no_failure()
 
     def _on_acknowledged(self, acknowledged: "asyncio.Future[Any]") -> None:
@@ -139,9 +138,8 @@ class EventPublisher:
 
     def _require_no_failure(self) -> None:
         if self._failure is not None:
-            seen = (
-                str(self._failure) or type(self._failure).__name__
-            )  # Kafka's errors name their class in their text
+            # Kafka's errors name their class in their text
+            seen = str(self._failure) or type(self._failure).__name__
             raise PublishError(
                 f"Events could not be sent to Kafka at {self._kafka.bootstrap_servers}:\n"
                 f"  expected every record to be acknowledged; seen {seen}.\n"
@@ -226,9 +224,8 @@ async def play(
     waiting = iter(calls)
     upcoming: PlayedCall | None = None
     exhausted = False
-    open_calls: list[
-        tuple[int, int, int, int, PlayedCall]
-    ] = []  # due ms, tie break, start ms, index of event, call
+    # due ms, tie break, start ms, index of event, call
+    open_calls: list[tuple[int, int, int, int, PlayedCall]] = []
     progress = PlayProgress(0, 0, 0, 0)
     numbers = itertools.count()
 
@@ -331,9 +328,8 @@ async def publish_calls(
                 on_progress=on_progress,
                 max_open_calls=max_open_calls,
             )
-            await first_of(
-                over_after(seconds), playing
-            )  # closing the publisher has a deadline of its own
+            # closing the publisher has a deadline of its own
+            await first_of(over_after(seconds), playing)
 
     with stop_on_signals() as stop:
         await first_of(stop.wait(), work())

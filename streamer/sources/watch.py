@@ -521,9 +521,8 @@ class Watch:
         """Sends what is new since the last look, and gives the number of its events. Raises as
         `send`.
         """
-        self._is_over = (
-            self._path / SUMMARY_FILE
-        ).is_file()  # before the last record is looked for
+        # before the last record is looked for
+        self._is_over = (self._path / SUMMARY_FILE).is_file()
         await asyncio.to_thread(self._find)
         sent = sum(
             [await self._send_news(publisher, *place) for place in list(self._watched.items())]
@@ -564,9 +563,8 @@ class Watch:
 
     def _is_past(self, place: str, call: PlayedCall) -> bool:
         """Whether the evaluator would refuse these events for their age; then it says so."""
-        newest_ms = max(
-            (event.time_ms for event in call.events), default=0
-        )  # 0: no event of them has a time
+        # 0: no event of them has a time
+        newest_ms = max((event.time_ms for event in call.events), default=0)
         if not self._skew_ms or newest_ms <= 0 or wall_clock_ms() - newest_ms <= self._skew_ms:
             return False
         self.progress = self.progress._replace(past_calls=self.progress.past_calls + 1)

@@ -32,9 +32,8 @@ async def connected(kafka: KafkaSettings, role: str) -> AIOKafkaProducer:
     try:
         await producer.start()
     except BaseException as error:
-        await (
-            producer.stop()
-        )  # also when cancelled: a producer that is dropped half started leaves its sockets
+        # also when cancelled: a producer that is dropped half started leaves its sockets
+        await producer.stop()
         if isinstance(error, KafkaError):
             raise kafka.unreachable(error) from error
         raise

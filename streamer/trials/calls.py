@@ -443,9 +443,8 @@ class MixedCalls:
             return
         try:
             self._trials.add(rows.trial(self._place_of(conversation_id)))
-        except (
-            ValidationError
-        ):  # goals of another version, with a check that this one does not know
+        # goals of another version, with a check that this one does not know
+        except ValidationError:
             self._trials.left_out[DAMAGED] += 1
 
     def damage(self, conversation_id: str) -> None:

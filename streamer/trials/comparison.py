@@ -835,9 +835,8 @@ def print_versus(gathered: Trials, names: tuple[str, str], *, as_json: bool) -> 
 
 
 def _lot(trials: Sequence[Trial], name: str) -> Sequence[Trial]:
-    if (
-        name and Path(name).exists()
-    ):  # a file, or a folder of records; behind its name is the place in it
+    # a file, or a folder of records; behind its name is the place in it
+    if name and Path(name).exists():
         path = str(Path(name))
         lot = [
             each

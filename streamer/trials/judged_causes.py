@@ -235,9 +235,8 @@ class _Asking:
 
     async def ask_all(self, kept: KeptVerdicts | None) -> None:
         """Asks question by question, up to the bounds, and no more once the endpoint fails."""
-        from consumers.judge.endpoint import (
-            Endpoint,
-        )  # brings the client, which nobody needs who asks no judge
+        # brings the client, which nobody needs who asks no judge
+        from consumers.judge.endpoint import Endpoint
 
         assert self._settings.api_key is not None, "the judge is on"  # noqa: S101 - so it is
         endpoint = Endpoint(self._settings, self._settings.api_key.get_secret_value())

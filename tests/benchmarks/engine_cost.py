@@ -136,8 +136,8 @@ def measure_engine(figures: Figures) -> None:
             continue
         events = len(traffic)
         say(f"engine, {name} calls, {events:,} events")
+        # the default binds the loop's value
         decoding = processor_seconds(
-            # the default binds the loop's value
             lambda t=traffic: [decode(source, record.value) for source, record in t]  # type: ignore[misc]
         )
         ours = processor_seconds(lambda t=traffic: fold(t))  # type: ignore[misc]  # as above

@@ -150,9 +150,9 @@ def _evaluated(
         for process in processes:
             address = address_of(process)
             share = "its share of the partitions"
+            # the default binds the loop's value
             wait_for(
                 share,
-                # the default binds the loop's value
                 lambda at=address: len(_partitions(at)) == PARTITIONS // evaluators,  # type: ignore[misc]
                 READY_SECONDS,
             )

@@ -119,9 +119,8 @@ class _Lines:
     def answer(self, number: int) -> None:
         """Sends one turn of a call, up to the bot's first sound."""
         now_s = time.time()
-        self._speech(
-            number, "bot_speech_stopped", now_s - 3
-        )  # of the turn before; harmless the first time
+        # of the turn before; harmless the first time
+        self._speech(number, "bot_speech_stopped", now_s - 3)
         self._speech(number, "user_speech_started", now_s - 2)
         self._speech(number, "user_speech_stopped", now_s - 1)
         self._producer.flush(MOST_SECONDS)

@@ -144,9 +144,8 @@ async def delays_ms(client: httpx.AsyncClient, token: str, seconds: float) -> li
         while time.monotonic() < until:
             await asyncio.sleep(PROBE_SECONDS)
             kind = next(kinds)
-            if (
-                kind != "bot_speech_started"
-            ):  # an answer has a wait, so a row; the others may change nothing at once
+            # an answer has a wait, so a row; the others may change nothing at once
+            if kind != "bot_speech_started":
                 await post(kind)
                 continue
             seen.clear()

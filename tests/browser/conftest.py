@@ -19,9 +19,8 @@ PHONE, DESKTOP = 360, 1280
 HEIGHT = 900
 
 
-@pytest.fixture(
-    scope="module"
-)  # not longer: while Playwright's loop runs, no asynchronous test can start one
+# not longer: while Playwright's loop runs, no asynchronous test can start one
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = chromium(playwright)
@@ -32,9 +31,8 @@ def browser() -> Iterator[Browser]:
 def chromium(playwright: Playwright) -> Browser:
     """A browser without a window, with a profile of its own."""
     path = require_tool("chromium", "Debian and Ubuntu: apt-get install chromium")
-    options = (
-        ["--no-sandbox"] if os.geteuid() == 0 else []
-    )  # as root, Chromium refuses to start with a sandbox
+    # as root, Chromium refuses to start with a sandbox
+    options = ["--no-sandbox"] if os.geteuid() == 0 else []
     return playwright.chromium.launch(executable_path=path, args=options)
 
 

@@ -53,9 +53,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         recorded(text, name=text[:60], conversation_id=f"{text}-{n}")
         for n, text in enumerate(texts)
     ]
-    hasty = recorded(
-        turns=40, conversation_id="hasty", pace=0.15
-    )  # more turns than there is room for numbers
+    # more turns than there is room for numbers
+    hasty = recorded(turns=40, conversation_id="hasty", pace=0.15)
     made = {"ours": [recorded(turns=60, name="book_seat")], "several": [*several, hasty]}
     written = {}
     for name, calls in made.items():

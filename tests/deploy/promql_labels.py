@@ -39,10 +39,8 @@ FROM_PROMETHEUS: Mapping[str, frozenset[str]] = {
     },
 }
 _DROP_LE = {"histogram_quantile"}
-_EXACT = (
-    promql_parser.MatchOp.Equal,
-    promql_parser.MatchOp.NotEqual,
-)  # a tuple: they cannot be hashed
+# a tuple: they cannot be hashed
+_EXACT = (promql_parser.MatchOp.Equal, promql_parser.MatchOp.NotEqual)
 _PATTERN = (promql_parser.MatchOp.Re, promql_parser.MatchOp.NotRe)
 _NO_LABELS = {"absent", "scalar", "time", "vector"}
 _KEEP_LABELS = {"rate", "increase", "deriv", "max_over_time", "last_over_time", "sqrt", "abs"}

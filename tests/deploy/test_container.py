@@ -409,9 +409,8 @@ def test_prometheus_scrapes_a_service_at_its_port_and_keeps_exemplars() -> None:
     assert "--enable-feature=exemplar-storage" in SERVICES["prometheus"]["command"]
     mounts = dict(volume.split(":")[:2] for volume in SERVICES["prometheus"]["volumes"])
     assert mounts["./prometheus/prometheus.yml"] == "/etc/prometheus/prometheus.yml"
-    assert (
-        mounts["./prometheus/rules"] == "/etc/prometheus/rules"
-    )  # `rules/*.yml` beside the configuration
+    # `rules/*.yml` beside the configuration
+    assert mounts["./prometheus/rules"] == "/etc/prometheus/rules"
 
 
 def test_prometheus_sends_its_alerts_to_alertmanager_which_finds_its_files() -> None:

@@ -38,9 +38,8 @@ def generator(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         del sys.modules[name]
 
 
-@pytest.mark.filterwarnings(
-    "ignore:Prefer using dashboardv2:DeprecationWarning"
-)  # Grafana 11 cannot read version 2
+# Grafana 11 cannot read version 2
+@pytest.mark.filterwarnings("ignore:Prefer using dashboardv2:DeprecationWarning")
 def test_the_committed_files_are_what_the_generator_writes(generator: Any) -> None:
     written: dict[Path, str] = generator.rendered()
     assert {path.stem for path in written if path.suffix == ".json"} == set(BOARDS)

@@ -302,9 +302,8 @@ def test_no_more_evaluators_than_partitions_and_no_two_owners_of_their_number() 
     assert "replicas" not in deployment["spec"]  # an upgrade would set it back
     assert _of("Deployment")["calls-callgauge-evaluator"]["spec"]["replicas"] == 2
     assert 1 <= scaled["minReplicaCount"] <= scaled["maxReplicaCount"]
-    assert (
-        scaled["fallback"]["behavior"] == "currentReplicasIfHigher"
-    )  # a Prometheus that is down moves no calls
+    # a Prometheus that is down moves no calls
+    assert scaled["fallback"]["behavior"] == "currentReplicasIfHigher"
     (trigger,) = scaled["triggers"]
     assert (
         trigger["metadata"]["query"] == 'sum(rate(callgauge_events_total{namespace="voice"}[5m]))'

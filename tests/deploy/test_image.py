@@ -21,9 +21,8 @@ from tests.integration.processes import wait_for
 from tests.support.image_builder import Buildah
 from tests.support.patience import patient
 
-pytestmark = (
-    pytest.mark.long
-)  # a minute of processor time, and another one for Debian on a new machine
+# a minute of processor time, and another one for Debian on a new machine
+pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"

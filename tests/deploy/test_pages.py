@@ -586,9 +586,8 @@ def test_the_rows_follow_from_the_figures() -> None:
 
 def test_the_header_and_the_ticks_of_the_log_are_as_large_as_the_page_says() -> None:
     name, packed = Placed(3, Origin(InputSource.AUDIT, 0, 1, 7, 1_000)).header()
-    assert (
-        figure("the header that the sequencer adds") == len(name) + len(packed) + 2
-    )  # each has a length before it
+    # each has a length before it
+    assert figure("the header that the sequencer adds") == len(name) + len(packed) + 2
     for row in rows_of(SIZING_PAGE, "partitions of each input, and of `events`"):
         partitions, tick, gigabytes = int(number_in(row[0])), number_in(row[1]), number_in(row[2])
         places = {

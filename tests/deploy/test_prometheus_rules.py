@@ -487,9 +487,8 @@ def test_an_alert_says_who_cares_and_why(alert: Rule) -> None:
         "description",
         "runbook",
     }
-    assert not re.search(
-        r"\d", re.sub(r"{{.*?}}", "", alert["annotations"]["summary"])
-    )  # the felt trouble, no numbers
+    # the felt trouble, no numbers
+    assert not re.search(r"\d", re.sub(r"{{.*?}}", "", alert["annotations"]["summary"]))
     for value in re.findall(r"{{([^}]*\$value[^}]*)}}", alert["annotations"]["description"]):
         assert "| humanize" in value
 

@@ -82,9 +82,8 @@ def test_sequencers_that_are_killed_page_and_end_no_alert(
         running.fires("CallgaugeAgentMute", 8, begun, agent=MUTE)
         running.strike(signal.SIGKILL, [running.active_sequencer()])
         running.rests(120)
-        assert running.notices.pages() == {
-            "CallgaugeAgentMute"
-        }  # the one that stood by has taken over
+        # the one that stood by has taken over
+        assert running.notices.pages() == {"CallgaugeAgentMute"}
         killed = running.strike(signal.SIGKILL, [running.active_sequencer()])
         notice = running.fires("CallgaugeSequencerDown", 3, killed)
         note(

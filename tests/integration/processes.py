@@ -41,9 +41,8 @@ def wait_for(what: str | Callable[[], str], condition: Callable[[], T | None], s
     of a process.
     """
     begin = time.monotonic()
-    while time.monotonic() - begin < patient(
-        seconds
-    ):  # asked again, because others may begin to compute only now
+    # asked again, because others may begin to compute only now
+    while time.monotonic() - begin < patient(seconds):
         found = condition()
         if found:
             return found

@@ -109,9 +109,8 @@ def address(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
             running.enter_context(
                 started(tmp_path / f"{profile}.log", "simulate", *options, **environment)
             )
-        ran(
-            "replay", str(RECORD), "--speed", "max", "--agent", AGENTS[0], **environment
-        )  # a call that closes at once
+        # a call that closes at once
+        ran("replay", str(RECORD), "--speed", "max", "--agent", AGENTS[0], **environment)
         ran(
             "replay", str(_versioned(tmp_path / "versioned.jsonl")), "--speed", "max", **environment
         )

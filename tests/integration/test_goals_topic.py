@@ -124,9 +124,8 @@ async def test_only_what_is_committed_counts(kafka: KafkaSettings, topic_prefix:
         aborted = json.dumps(goal_set("a", details="never")).encode()
         await producer.send_and_wait(kafka.topic(GOALS_TOPIC), aborted, key=b"a")
         await producer.abort_transaction()
-    async with followed(
-        GoalsTopic(kafka)
-    ) as topic:  # whose end is the mark of the abort, which is no record
+    # whose end is the mark of the abort, which is no record
+    async with followed(GoalsTopic(kafka)) as topic:
         assert details(topic, "a") == "d"
 
 

@@ -96,9 +96,8 @@ async def test_a_webhook_becomes_a_measured_call(
     assert service.webhook(body).text == "accepted\n"
     assert service.webhook(body).text == "repeated\n"
     with started(tmp_path / "second.log", "run", "--roles", "ingest", **environment) as process:
-        assert (
-            listening(process).webhook(body).text == "accepted\n"
-        )  # another process does not know the delivery
+        # another process does not know the delivery
+        assert listening(process).webhook(body).text == "accepted\n"
         assert process.signalled(signal.SIGTERM)[0] == 0
     wait_for(
         "the call to be closed",
@@ -129,9 +128,8 @@ async def test_a_webhook_becomes_a_measured_call(
         total(service.metrics, "callgauge_events_total", outcome=one)
         for one in ("repeated", "after_close")
     )
-    assert (
-        again == 9
-    )  # of the second process: the closing of the call decides which of the two they are
+    # of the second process: the closing of the call decides which of the two they are
+    assert again == 9
 
 
 async def test_what_counts_of_a_call_counts_under_its_agent(service: Ingest) -> None:

@@ -333,9 +333,8 @@ async def test_a_judge_that_joins_takes_a_share_and_nothing_is_asked_twice(
             await put(environment, asked)
             with judge(tmp_path / "first.log", known) as first:
                 await until("verdicts", partial(verdicts.are_at_least, 5))
-                server.script = lambda _: grades(
-                    "I", delay_seconds=2
-                )  # so that there is work left to share
+                # so that there is work left to share
+                server.script = lambda _: grades("I", delay_seconds=2)
                 with judge(tmp_path / "second.log", known) as second:
                     addresses = [await address_of(process) for process in (first, second)]
                     server.script = lambda _: grades("I", delay_seconds=0.05)

@@ -188,9 +188,8 @@ async def test_a_call_costs_a_third_of_the_characters(stops_early: bool, request
     sent, chars, cached_share = await judged_turns(20, stops_early=stops_early)
     assert sent == requests
     assert chars <= AGENT_INSPECT_CHARS / 3
-    assert (
-        cached_share > 0.85
-    )  # the new part of a turn is read once, not once for each subgoal and trial
+    # the new part of a turn is read once, not once for each subgoal and trial
+    assert cached_share > 0.85
 
 
 async def test_trials_of_a_wave_and_subgoals_of_a_turn_are_asked_side_by_side() -> None:
@@ -207,9 +206,8 @@ async def test_trials_of_a_wave_and_subgoals_of_a_turn_are_asked_side_by_side() 
         name = next(name for name in seen if f'"{name}"' in asked.user)
         place = len(seen[name])
         seen[name].append(asked)
-        wave = max(
-            0, place - 2
-        )  # the first one has three trials of each subgoal, and the next ones have one
+        # the first one has three trials of each subgoal, and the next ones have one
+        wave = max(0, place - 2)
         came[wave] += 1
         if came[wave] == waves[wave]:
             gates[wave].set()

@@ -35,10 +35,8 @@ TELLS_LATENCIES: Final = (1, 3)
 """The first version that has `e2e_latency`."""
 TELLS_HANDOFFS: Final = (1, 8)
 """The first version in which the turn that is answered by another agent has one."""
-BESIDE: Final = (
-    "aiokafka>=0.14,<0.15",
-    "httpx",
-)  # versions before 1.6 do not import without the latter
+# versions before 1.6 do not import without the latter
+BESIDE: Final = ("aiokafka>=0.14,<0.15", "httpx")
 SESSION: Final = ROOT / "tests/support/livekit_agents/session.py"
 ROUNDED_MS: Final = 1.0
 """What is left of a time in events, which have milliseconds."""

@@ -322,9 +322,8 @@ async def test_a_livekit_session_whose_broker_is_gone_ends_and_says_what_is_lost
     await wait_for_an_event(cluster, "gone")
     cluster.proxy.change("left", Way.REFUSED)
     try:
-        output, errors = session.communicate(
-            timeout=patient(120)
-        )  # without a bound the end waits for ever
+        # without a bound the end waits for ever
+        output, errors = session.communicate(timeout=patient(120))
     finally:
         cluster.proxy.change("left", Way.OPEN)
     (figures,) = figures_of(

@@ -140,22 +140,21 @@ def test_partitions_stay_with_their_evaluator_when_another_joins(
                 started(tmp_path / f"{name}.log", "run", "--roles", *roles, **environment)
             )
 
+        # at once
         members = [
             joined("a", "sequencer,evaluator"),
             joined("b", "evaluator"),
             joined("c", "evaluator"),
-        ]  # at once
+        ]
         wait_for("three shares", partial(_are_shared_out, members), WAIT_SECONDS)
         before = [_shares(member)[-1] for member in members]
         members.append(joined("d", "evaluator"))
         wait_for("four shares", partial(_are_shared_out, members), WAIT_SECONDS)
         after = [_shares(member)[-1] for member in members]
-        assert all(
-            now < then for now, then in zip(after, before, strict=False)
-        )  # each has given one away
-        assert all(
-            len(_shares(member)) < 8 for member in members
-        )  # and has not been asked again and again
+        # each has given one away
+        assert all(now < then for now, then in zip(after, before, strict=False))
+        # and has not been asked again and again
+        assert all(len(_shares(member)) < 8 for member in members)
 
 
 def _shares(member: Process) -> list[frozenset[int]]:

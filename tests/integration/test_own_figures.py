@@ -165,9 +165,8 @@ def test_pipecat_by_events_and_by_spans(version: str, kind: str, tmp_path: Path)
     theirs = told["calls"]["call"]["latencies_ms"]
     (by_events,), (by_spans,) = score(told["events"]["call"]), score(tmp_path / "traces")
     assert facts(by_events)[0] == [(2, "find_visit", "success"), (3, "cancel_visit", "error")]
-    assert (
-        len(words_of(by_events, "user")) == 6
-    )  # the sixth question has no answer, and is joined with the next one
+    # the sixth question has no answer, and is joined with the next one
+    assert len(words_of(by_events, "user")) == 6
     if kind == "realtime":  # the model detects turns itself, so pipecat measures nothing
         assert theirs == []
         assert anchors(by_events) == {Anchor.TURN_RELEASE}

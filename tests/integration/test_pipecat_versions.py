@@ -26,10 +26,8 @@ BARE: Final = "0.0.95"
 """Its detector does not say how long it waited."""
 SETUP_FILE: Final = PIPECAT / "pipecat_callgauge/setup_file.py"
 BOT: Final = ROOT / "tests/support/pipecat_bots/any_version.py"
-BESIDE: Final = (
-    "aiokafka>=0.14,<0.15",
-    "websockets",
-)  # versions 1.0 to 1.3 do not import without the latter
+# versions 1.0 to 1.3 do not import without the latter
+BESIDE: Final = ("aiokafka>=0.14,<0.15", "websockets")
 CLOSE_MS: Final = 1.0
 
 

@@ -95,9 +95,8 @@ async def test_a_backlog_waits_for_nothing(bootstrap: str, topic_prefix: str) ->
         for _ in range(records):
             await producer.send(topic_prefix + PACED_TOPIC, bytes(RECORD_BYTES))
     async with _polling(bootstrap, topic_prefix, interval_ms) as (reading, _):
-        await reading.until(
-            records
-        )  # which is not that patient: a wait for each answer would take minutes
+        # which is not that patient: a wait for each answer would take minutes
+        await reading.until(records)
     assert max(reading.polls) <= 50
 
 

@@ -126,9 +126,10 @@ def own_broker() -> Iterator[OwnBroker]:
         cwd=ROOT,
         text=True,
         start_new_session=True,
+        # it reports its broker's death
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,  # it reports its broker's death
+        stderr=subprocess.DEVNULL,
     ) as keeper:
         broker = OwnBroker(keeper)
         if not broker.address:

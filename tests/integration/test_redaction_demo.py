@@ -521,8 +521,8 @@ class Demo:
                     (record.value or b"").decode(errors="replace")
                     for number in topic.partitions
                     for record in to_the_end(self.bootstrap, self.prefix + name, number)
-                    if (record.key, name)
-                    != (POISONED, JUDGE_VERDICTS_TOPIC)  # put there by this test
+                    # put there by this test
+                    if (record.key, name) != (POISONED, JUDGE_VERDICTS_TOPIC)
                 ]
                 self.found[f"topic {name}"] = "\n".join(values)
 

@@ -533,9 +533,8 @@ async def test_topics_that_are_missing_or_do_not_fit_together_are_told(
     ):
         await create_topics(secured.open, {prefix + name: count for name, count in topics.items()})
         text = refused("run", "--roles", "evaluator" if topics else "exporter", **environment)
-        *logged, said = (
-            text.splitlines()
-        )  # the counts are compared when the role begins, which logs its end
+        # the counts are compared when the role begins, which logs its end
+        *logged, said = text.splitlines()
         assert said.startswith(told)
         assert [json.loads(line)["event"] for line in logged] == (STOPS if len(topics) > 1 else [])
 

@@ -203,9 +203,8 @@ def test_the_pages_name_every_outcome_and_setting_as_it_is() -> None:
     named = set(re.findall(r"`(\w+)`", elevenlabs[elevenlabs.index("| status |") :]))
     assert {outcome.value for outcome in WebhookOutcome} <= named
     assert len(IngestOutcome) == 11
-    assert (
-        http.count("\n| 4") + http.count("\n| 5") + http.count("\n| 2") == 9
-    )  # a row for each status
+    # a row for each status
+    assert http.count("\n| 4") + http.count("\n| 5") + http.count("\n| 2") == 9
     settings = {"INGEST": IngestSettings.model_fields, "MONITOR": MonitorSettings.model_fields}
     for block, name in re.findall(r"CALLGAUGE_(INGEST|MONITOR)__(\w+)", elevenlabs + http):
         assert name.lower() in settings[block]

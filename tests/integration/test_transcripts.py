@@ -107,9 +107,8 @@ async def test_an_evaluator_that_is_killed_writes_no_transcript_twice_and_loses_
     too.
     """
     folder = tmp_path / "files"
-    named = {
-        "CALLGAUGE_EVALUATOR_INSTANCE": "the-only-one"
-    }  # so that the next one need not wait for the group
+    # so that the next one need not wait for the group
+    named = {"CALLGAUGE_EVALUATOR_INSTANCE": "the-only-one"}
     environment = {**environment, **named, "CALLGAUGE_TRANSCRIPTS__FOLDER": str(folder)}
     evaluator = ("run", "--roles", "evaluator")
     replaying = ("replay", str(calls), "--speed", "10", "--keep-ids")

@@ -164,9 +164,8 @@ def test_a_curve_that_changed_is_the_curve_of_what_it_became(
                 live.know(subgoal, reached_at)
                 by_code[subgoal] = reached_at
         if data.draw(st.booleans()) and live.turns:
-            live.at(
-                data.draw(st.integers(1, live.turns))
-            )  # an intermediate result must not stay when it is wrong
+            # an intermediate result must not stay when it is wrong
+            live.at(data.draw(st.integers(1, live.turns)))
     anew = ProgressCurve(subgoals, max_turns)
     for turn, text in sorted(inputs.items()):
         anew.set_input(turn, text)

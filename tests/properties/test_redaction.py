@@ -191,8 +191,9 @@ def test_a_redactor_that_was_moved_says_the_same(texts: list[str]) -> None:
     """It has no memory: earlier texts change nothing."""
     used = Redactor(RULES)
     for text in texts:
+        # our own
         assert (
-            pickle.loads(pickle.dumps(used)).redact(text)  # noqa: S301 - our own
+            pickle.loads(pickle.dumps(used)).redact(text)  # noqa: S301
             == used.redact(text)
             == Redactor(RULES).redact(text)
         )

@@ -60,9 +60,8 @@ def test_simulator_lines_sent_again_change_nothing(data: st.DataObject) -> None:
     seen: set[int] = set()
     again = []
     for _, place in places:
-        is_control = (
-            order[place][0] == "control"
-        )  # of the simulator's topic, but not of its numbered lines
+        # of the simulator's topic, but not of its numbered lines
+        is_control = order[place][0] == "control"
         if place not in seen or (
             arrivals[place].source is InputSource.ELEVENLABS and not is_control
         ):

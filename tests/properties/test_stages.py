@@ -27,9 +27,8 @@ from tests.support.laws import examples
 
 LONG_AFTER_MS = 10**9
 
-_seconds = st.sampled_from(
-    [0.0, 0.125, 0.25, 0.25, 0.5, 700.0]
-)  # so that several begin at once, to the last bit
+# so that several begin at once, to the last bit
+_seconds = st.sampled_from([0.0, 0.125, 0.25, 0.25, 0.5, 700.0])
 _processors = st.sampled_from(["OneSTTService#0", "OneLLMService#0", "OneTTSService#0", "Camera#0"])
 _parts = st.fixed_dictionaries(
     {

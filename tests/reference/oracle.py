@@ -107,9 +107,8 @@ def merged_history(
         *text_groups(spoken_lines(pipecat)),
         *simulator_events(simulator),
     ]
-    return sorted(
-        history, key=lambda event: event.time_ms
-    )  # M1: stable, so a tie keeps source order, then file order
+    # M1: stable, so a tie keeps source order, then file order
+    return sorted(history, key=lambda event: event.time_ms)
 
 
 def replace_user_text(audit: list[Json], control: Json) -> None:
@@ -128,10 +127,11 @@ def replace_user_text(audit: list[Json], control: Json) -> None:
 
 
 def audit_events(entries: Iterable[Json]) -> list[Event]:
+    # A1
     return [
         Event(int(e["timestamp"]), "audit", e.get("message_type", "unknown"), e["value"])
         for e in entries
-    ]  # A1
+    ]
 
 
 def simulator_events(lines: Iterable[Json]) -> list[Event]:
@@ -154,17 +154,17 @@ def simulator_events(lines: Iterable[Json]) -> list[Event]:
 
 
 def spoken_lines(lines: Iterable[Json]) -> list[Json]:
+    # P1
     kept = [
         line
         for line in lines
         if line.get("type") in ("turn_start", "turn_end", "tts_text", "llm_response")
-    ]  # P1
+    ]
     if any(line["type"] == "tts_text" for line in kept):
         kept = [line for line in kept if line["type"] != "llm_response"]  # P2
         stamps = Counter(line["timestamp"] for line in kept if line["type"] == "tts_text")
-        kept = [
-            line for line in kept if not (is_phrase(line) and stamps[line["timestamp"]] > 1)
-        ]  # P3
+        # P3
+        kept = [line for line in kept if not (is_phrase(line) and stamps[line["timestamp"]] > 1)]
         kept = [line for index, line in enumerate(kept) if not is_preview(kept, index)]  # P4
     return kept
 
@@ -583,9 +583,10 @@ def validated(raw: Iterable[Json], segments: dict[int, list[str]]) -> list[Json]
 
 def group_trace(entries: Iterable[Json]) -> list[Json]:
     trace = []
+    # E4
     for (role, _turn), run in itertools.groupby(
         entries, key=lambda entry: (entry.get("role"), entry["turn_id"])
-    ):  # E4
+    ):
         group = [
             {key: value for key, value in e.items() if key not in ("audit_source", "nudge")}
             for e in run
@@ -675,6 +676,5 @@ def label_tail(machine: Machine, turn: int) -> None:
     if transcribed.get(turn):
         transcribed[turn] = joined(transcribed[turn], CUT_ITSELF)
     else:
-        transcribed[turn] = intended.get(
-            turn
-        )  # None for a nudge in a turn without any assistant text
+        # None for a nudge in a turn without any assistant text
+        transcribed[turn] = intended.get(turn)

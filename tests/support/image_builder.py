@@ -100,9 +100,8 @@ class Buildah:
         container = self("from", "scratch")
         if content.suffix == ".tar":
             self("add", "--quiet", container, content, "/")
-            if given := os.environ.get(
-                "SSL_CERT_FILE"
-            ):  # where a proxy signs the traffic, its certificate is here
+            # where a proxy signs the traffic, its certificate is here
+            if given := os.environ.get("SSL_CERT_FILE"):
                 self("copy", "--quiet", container, given, _CERTIFICATES)
                 self("config", "--env", f"SSL_CERT_FILE={_CERTIFICATES}", container)
         else:

@@ -88,9 +88,8 @@ def provide(*tools: Tool) -> tuple[Tool, ...]:
         return missing
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "apt.lock").open("w") as lock:
-        fcntl.flock(
-            lock, fcntl.LOCK_EX
-        )  # apt refuses a second apt at the same time: wait, then look again
+        # apt refuses a second apt at the same time: wait, then look again
+        fcntl.flock(lock, fcntl.LOCK_EX)
         missing = tuple(tool for tool in missing if not tool.is_present())
         if missing:
             _install([tool.package for tool in missing])

@@ -146,9 +146,8 @@ async def _main(
     beside = [asyncio.create_task(_tell(sequencer))]
     if behind is not None:
         beside.append(asyncio.create_task(behind.keep(sequencer, kafka)))
-        beside[-1].add_done_callback(
-            lambda _: stop.set()
-        )  # without it the test would prove nothing
+        # without it the test would prove nothing
+        beside[-1].add_done_callback(lambda _: stop.set())
     try:
         await sequencer.run(stop)
     finally:

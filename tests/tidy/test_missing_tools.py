@@ -36,9 +36,8 @@ def _run(folder: Path, **more: str) -> str:
     environment = {
         name: value for name, value in os.environ.items() if name != "CI" and "PYTEST" not in name
     } | more
-    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = (
-        "1"  # the tests need no plugin, and plugins take a second to load
-    )
+    # the tests need no plugin, and plugins take a second to load
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     options = [
         "-p",
         "tests.conftest",

@@ -15,18 +15,15 @@ EVENTS = tuple(
     f"schemas.events.{source}" for source in ("audit", "elevenlabs", "pipecat", "simulator")
 )
 NAMED = {
-    "consumers/engine/admission.py": {
-        "ELEVENLABS"
-    },  # the bound of its records is twice that of the others
+    # the bound of its records is twice that of the others
+    "consumers/engine/admission.py": {"ELEVENLABS"},
     "consumers/engine/evaluator.py": {"JUDGE"},  # verdicts have no time of a call
     "consumers/engine/measures/stages.py": {
         "AUDIT",
         "ELEVENLABS",
     },  # a label of `callgauge_stage_values_unmapped_total`
-    "consumers/engine/turns/timeline.py": {
-        "AUDIT",
-        "PIPECAT",
-    },  # what a use of a tool lacks depends on who reports it
+    # what a use of a tool lacks depends on who reports it
+    "consumers/engine/turns/timeline.py": {"AUDIT", "PIPECAT"},
 }
 """Inputs that other modules name: where a metric, a bound or a rank needs it."""
 

@@ -100,11 +100,8 @@ def templates() -> "Environment":
     """The templates, and the filters that write values in them; a name that has no value is an
     error.
     """
-    from jinja2 import (
-        Environment,
-        FunctionLoader,
-        StrictUndefined,
-    )  # only commands that write a report need it
+    # only commands that write a report need it
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     made = Environment(
         autoescape=True,

@@ -263,10 +263,8 @@ def _details(call: ReportedCall, part: ScorePart) -> Iterator[tuple[str, str]]:
     for path, text in leaves:
         if path not in folded:
             name = title(path)
-            yield (
-                f"{name}, together" if name in names else name,
-                shortened(text, DETAIL_CHARS),
-            )  # a count and its sum
+            # a count and its sum
+            yield f"{name}, together" if name in names else name, shortened(text, DETAIL_CHARS)
             names.add(name)
     if folded:
         yield f"{len(folded)} further rates", "0"
@@ -358,8 +356,9 @@ _FAMILY_OF: Final[Mapping[Stage, str]] = {
     Stage.WAITING_FOR_USER: "listening",
     Stage.TOOL_RUN: "tools",
     Stage.FUNCTION_HANDLER: "tools",
+    # the model writes the arguments of the tool
     Stage.TOOL_REQUEST: "model",
-    Stage.LLM_TOOL_CALL: "model",  # the model writes the arguments of the tool
+    Stage.LLM_TOOL_CALL: "model",
     Stage.LLM_FIRST_TOKEN: "model",
     Stage.LLM_LAST_SENTENCE: "model",
     Stage.LLM_INFERENCE: "model",
@@ -413,9 +412,8 @@ def _in_sequence(known: Mapping[Stage, float], wait_ms: float | None) -> list[tu
     lengths = (
         [max(((stage, known[stage]) for stage in heard), key=lambda item: item[1])] if heard else []
     )
-    if (
-        Stage.TOOL_REQUEST in known
-    ):  # written from the first token on, so it contains the wait for that
+    # written from the first token on, so it contains the wait for that
+    if Stage.TOOL_REQUEST in known:
         lengths.append((Stage.TOOL_REQUEST, known[Stage.TOOL_REQUEST]))
     else:
         token_ms = known.get(Stage.LLM_FIRST_TOKEN, 0)

@@ -497,9 +497,8 @@ class GoalProgress:
     def _is_open(self) -> bool:
         if self._is_over or self._last > self.goal_set.max_turns:  # later turns reach nothing
             return False
-        reached_at = enumerate(
-            self._curve.reached_at
-        )  # a subgoal that nobody can judge may have been reached
+        # a subgoal that nobody can judge may have been reached
+        reached_at = enumerate(self._curve.reached_at)
         return any(turn is None and not self._unknown(place) for place, turn in reached_at)
 
     def _since(self) -> int:

@@ -171,9 +171,8 @@ class OpenQuestions(Generic[About]):
 def _answer(about: About, input_hash: str, verdict: JudgeVerdict) -> QuestionOutcome[About]:
     result: VerdictResult | UnscoredReason = verdict.result
     if isinstance(result, Unjudged):
-        result = UnscoredReason(
-            result.reason.value
-        )  # a judge's reasons are among those of scores, by value
+        # a judge's reasons are among those of scores, by value
+        result = UnscoredReason(result.reason.value)
     return QuestionOutcome(about, input_hash, result, verdict.votes, verdict.answers)
 
 

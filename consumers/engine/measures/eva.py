@@ -512,9 +512,8 @@ def _ends(call: FinishedCall) -> Metrics:
         on_time = _of(conversation_completed_on_time(context, TIME_LIMITS))
         finished = _of(conversation_correctly_finished(context))
         if context.conversation_ended_reason == INACTIVITY and last_speaker(context) is None:
-            finished = _unscored(
-                call.silence or UnscoredReason.NO_SPEECH_EVENTS
-            )  # the last speaker is unknown
+            # the last speaker is unknown
+            finished = _unscored(call.silence or UnscoredReason.NO_SPEECH_EVENTS)
     return {
         "eva_conversation_correctly_finished": finished,
         "eva_conversation_completed_on_time": on_time,

@@ -177,9 +177,8 @@ def _agent_interruption(times: TurnTimes) -> tuple[float, dict[str, float | int 
     count = 0
     for theirs in times.assistant:
         count += any(_shared_s(mine, theirs) > TOUCHING_S for mine in times.user)
-    for mine, theirs in product(
-        times.user, times.assistant
-    ):  # one by one: from Python 3.12 on sum() adds differently
+    # one by one: from Python 3.12 on sum() adds differently
+    for mine, theirs in product(times.user, times.assistant):
         overlap_s += max(0.0, _shared_s(mine, theirs))
     overlap_ms = overlap_s * 1000
     scores = [INTERRUPTION_BEST * max(0.0, 1 - overlap_ms / OVERLAP_LIMIT_MS)]

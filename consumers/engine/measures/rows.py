@@ -507,9 +507,8 @@ class Measures:
         dirty, rated = self._dirty, self._ratings.changed_turns
         heard = live.heard()
         known = heard.sides, live.has_speech_events
-        if (
-            known != self._known
-        ):  # a side without sound was silent in every turn, and not merely unheard
+        # a side without sound was silent in every turn, and not merely unheard
+        if known != self._known:
             self._known = known
             dirty |= live.turns.turns
         if rated:

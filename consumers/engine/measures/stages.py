@@ -489,9 +489,8 @@ class StageLatencies:
         """Replaces the metrics that an ElevenLabs record has for a turn, in seconds by name."""
         if self._convai.get(turn, {}) == seconds:
             return
-        self._convai[turn] = (
-            seconds  # replaced, never changed: values computed from it are compared with it
-        )
+        # replaced, never changed: values computed from it are compared with it
+        self._convai[turn] = seconds
         self._stale.add(turn)
         self._unknown(
             InputSource.ELEVENLABS, [name for name in seconds if name not in CONVAI_METRICS]

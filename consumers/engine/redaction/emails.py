@@ -101,9 +101,8 @@ def _written(source: str, at: int) -> CharSpan | None:
     if before is None or domain is None:
         return None
     labels = domain[0].rstrip("-").split(".")
-    while labels and not _TOP_LEVEL.fullmatch(
-        labels[-1]
-    ):  # perhaps the number of the next sentence
+    # perhaps the number of the next sentence
+    while labels and not _TOP_LEVEL.fullmatch(labels[-1]):
         labels.pop()
     local = before[0][::-1].lstrip(".'")
     return (

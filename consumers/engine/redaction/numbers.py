@@ -531,9 +531,8 @@ def _last_of_account(words: Words, spelling: _Spelling, first: int) -> int | Non
         if not length and len(account) >= 2:  # the letters of the country
             length = _length(account[:2])
         beginning = account[:4]
-        if (len(account) >= 2 and not length) or (
-            beginning[2:] and not beginning[2:].isdecimal()
-        ):  # as above
+        # as above
+        if (len(account) >= 2 and not length) or (beginning[2:] and not beginning[2:].isdecimal()):
             return None
         if len(account) >= length > 0:
             break

@@ -68,9 +68,8 @@ def may_hold_any(text: str) -> bool:
     if "@" in text or sum(map(len, _NUMBERS.findall(text))) >= FEWEST_DIGITS:
         return True
     lower = text.lower()
-    if (
-        "at)" in lower or "at]" in lower or _AT_A_DOMAIN.search(lower) is not None
-    ):  # jane[at]example.com
+    # jane[at]example.com
+    if "at)" in lower or "at]" in lower or _AT_A_DOMAIN.search(lower) is not None:
         return True
     if "birth" in lower or "d.o.b" in lower:
         return True
@@ -364,8 +363,8 @@ def _matches(pattern: re.Pattern[str], text: str) -> Iterator[CharSpan]:
         start, stop = found.span()
         while first < len(sealed) and sealed[first].end <= start:
             first += 1
+        # used at once
         touched = list(
-            # used at once
             takewhile(lambda each: each.start < stop, sealed[first : first + stop - start + 1])  # noqa: B023
         )
         known = sum(min(each.end, stop) - max(each.start, start) for each in touched)

@@ -163,9 +163,8 @@ RULES: Final[Mapping[type, EventRule]] = {
     AuditUser: EventRule(_user),
     AuditAssistant: EventRule(_assistant),
     AuditFallback: EventRule(_fallback, is_kept=False),
-    AuditLlmCall: EventRule(
-        _llm_call, is_kept=False
-    ),  # the largest of all events, and only numbers of it are kept
+    # the largest of all events, and only numbers of it are kept
+    AuditLlmCall: EventRule(_llm_call, is_kept=False),
     AuditToolCall: EventRule(_tool_call),
     AuditToolResponse: EventRule(_tool_response),
     CallStarted: EventRule(_started, is_of_a_stream=False),

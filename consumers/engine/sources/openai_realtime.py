@@ -86,9 +86,8 @@ def _realtime(kind: str, event: Mapping[str, Any], time_ms: float) -> Iterator[E
             yield _failed(event.get("error"), time_ms, kind, processor="STTService#0")
         case "response.output_audio_transcript.done" | "response.audio_transcript.done":
             yield from message_events("assistant", event.get("transcript"), time_ms)
-        case (
-            "response.output_text.done" | "response.text.done"
-        ):  # another service speaks the answer
+        # another service speaks the answer
+        case "response.output_text.done" | "response.text.done":
             yield from message_events("assistant", event.get("text"), time_ms)
         case "response.function_call_arguments.done":
             yield from _called({**event, "status": "completed"}, event.get("call_id"), time_ms)

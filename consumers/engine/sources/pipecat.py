@@ -106,9 +106,8 @@ def _ruling(event: UserSpeaking) -> tuple[SpeechFact]:
 
 # Words.
 
-_made: Final = (
-    tuple.__new__
-)  # half of all events are texts, and a fact's own constructor takes twice as long
+# half of all events are texts, and a fact's own constructor takes twice as long
+_made: Final = tuple.__new__
 
 
 def _spoken(event: TtsText) -> tuple[Text]:
@@ -448,9 +447,8 @@ RULES: Final[Mapping[type, EventRule]] = {
     TurnMarker: EventRule(_border, is_kept=False),
     UserSpeaking: EventRule(_ruling, is_kept=False),
     SpeechEventRecord: EventRule(_speech, is_kept=False, may_be_from_record=True),
-    MessageRecord: EventRule(
-        _message, is_kept=False, may_be_from_record=True
-    ),  # its words count alone
+    # its words count alone
+    MessageRecord: EventRule(_message, is_kept=False, may_be_from_record=True),
     FunctionCallRecord: EventRule(_function_call),
     ObserverRecord: EventRule(_observed, is_kept=False),
     PipecatMetric: EventRule(_metric, is_kept=False),

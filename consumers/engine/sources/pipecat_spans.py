@@ -90,9 +90,8 @@ def _responded(span: Span) -> Iterator[Event]:
     """An answer of a realtime model. The span begins when the whole answer is there, while its
     sound may still be playing: it has no moment at which the caller heard something.
     """
-    if (
-        span.first("output_modality") != "TEXT"
-    ):  # such words go to a voice, which has a span of its own
+    # such words go to a voice, which has a span of its own
+    if span.first("output_modality") != "TEXT":
         yield from message_events("bot", span.first("output"), span.start_ms)
     yield from _first_byte("LLM", span, span.start_ms)
     yield from used("LLM", span)

@@ -44,9 +44,8 @@ def started(span: Span) -> Event:
     agent = agent or span.producer.service
     named = {"agent": agent} if isinstance(agent, str) and agent else {}
     parent = span.as_parent(span.parent_id or span.span_id)
-    time_ms = (
-        span.end_ms if span.name == "job_entrypoint" else span.start_ms
-    )  # a job begins before its call
+    # a job begins before its call
+    time_ms = span.end_ms if span.name == "job_entrypoint" else span.start_ms
     return {
         "type": "call_started",
         "timestamp": int(time_ms),

@@ -67,9 +67,8 @@ class DeadAirWatch:
         self._since_ms: int | None = None
         self._turn = 0
         self._due_at_ms: int | None = None
-        self._words_until_ms = (
-            0  # broker time at which the words since the silence began are over; 0 without any
-        )
+        # broker time at which the words since the silence began are over; 0 without any
+        self._words_until_ms = 0
         self._is_line_down = False
         self._last_start_ms = 0
         self._running_tools = 0
@@ -78,10 +77,8 @@ class DeadAirWatch:
         self._tool_called_ms: int | None = None
         self._counted_since_ms: int | None = None
         self._user_end_ms = 0
-        self._answered = (
-            0,
-            0,
-        )  # latest answer of a tool: its time, and when the silence after it becomes dead air
+        # latest answer of a tool: its time, and when the silence after it becomes dead air
+        self._answered = (0, 0)
         self.count = 0
 
     def user_ended(
@@ -218,9 +215,8 @@ class DeadAirWatch:
         self._words_until_ms = 0
         self._turn = moment.turn
         if self._tool_called_ms is not None and self._tool_called_ms < end_ms:
-            self._running_tools = (
-                0  # an unanswered tool of an earlier turn explains no waiting here
-            )
+            # an unanswered tool of an earlier turn explains no waiting here
+            self._running_tools = 0
         self._due_at_ms = moment.due_at_ms
         answered_ms, answered_due_ms = self._answered
         if answered_ms > end_ms:  # it came before this end, but happened later
@@ -255,9 +251,8 @@ class DeadAirWatch:
     def _on_functions_gave_way(self) -> None:
         if not self._functions_gave_way:
             self._functions_gave_way = True
-            self._running_tools = (
-                0  # they are all pipecat's: no other source has reported a tool before
-            )
+            # they are all pipecat's: no other source has reported a tool before
+            self._running_tools = 0
 
     def _on_tool_called(self, moment: SilenceMoment) -> None:
         if moment.time_ms < self._user_end_ms:

@@ -233,9 +233,8 @@ class EvaTurnMachine:
     def freeze(self) -> object:
         """The state; turns are shared with it until they are next written."""
         self._epoch += 1
-        return _read_fields(self), tuple(
-            chain.from_iterable(self.turns.items())
-        )  # a dict takes twice the bytes
+        # a dict takes twice the bytes
+        return _read_fields(self), tuple(chain.from_iterable(self.turns.items()))
 
     def thaw(self, frozen: Any) -> None:
         """Returns to a frozen state; every turn that differs is touched."""
@@ -615,9 +614,8 @@ class _ContextBuilder:
             for use in _uses(raw, "tool_response")
             if use.value is not None
         ]
-        num_assistant_turns = len(
-            self._heard_assistant if self._is_s2s else self._meant_assistant
-        )  # E7
+        # E7
+        num_assistant_turns = len(self._heard_assistant if self._is_s2s else self._meant_assistant)
         num_user_turns = len(self._heard_user)
         self._align()
         latencies = {}

@@ -155,9 +155,8 @@ class TextStream:
         self._count = 0
         self._has_speech = False
         self._stamps = array("d")
-        self._descended: set[float] | None = (
-            None  # all stamps, from the first that is below an earlier one
-        )
+        # all stamps, from the first that is below an earlier one
+        self._descended: set[float] | None = None
         self._last_stamp = -inf
         self._phrases: dict[float, list[tuple[TextGroup, RawFrame]]] = {}
 

@@ -826,10 +826,8 @@ class _Words:
             if words.rank == _RANKS[False][WordSource.SYNTHESIS]:
                 said.append(words)
             elif words.rank == _WRITTEN_RANK and said:
-                said[-1] = (
-                    # the original of a corrected answer follows the part of it that was heard
-                    words
-                )
+                # the original of a corrected answer follows the part of it that was heard
+                said[-1] = words
         return _spoken_once(said)
 
     def _text(self, words: RankedWords) -> str:

@@ -721,9 +721,8 @@ class LiveCall:
             views = self._views(touched)
             with_tools = self.turns.update(touched, views, machine.last_tool, machine.turn, cause)
             touched |= with_tools
-            self.announce(
-                cause.broker_ms
-            )  # a call is announced with its first turn, whatever is known of it
+            # a call is announced with its first turn, whatever is known of it
+            self.announce(cause.broker_ms)
             self._plan_settling()
         settled: Sequence[int] = ()
         if min(cause.event_time_ms or 0, self.low_ms) >= self.settle_at_ms:

@@ -493,9 +493,8 @@ class TolerantRecords(fetcher.PartitionRecords):  # type: ignore[misc]
             end = batch.next_offset
             try:
                 for record in batch:
-                    if (
-                        record.offset >= self.next_fetch_offset
-                    ):  # the broker gives the whole batch that we are in
+                    # the broker gives the whole batch that we are in
+                    if record.offset >= self.next_fetch_offset:
                         if record.offset >= end:
                             raise CorruptRecordException("an offset behind the batch's last one")
                         self.next_fetch_offset = record.offset + 1

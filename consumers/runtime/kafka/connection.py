@@ -47,14 +47,11 @@ from consumers.runtime.registry import Instruments
 
 RIGHTS_PAGE: Final = "deploy/security.md lists what each role needs."
 
-_NAME_MISMATCHES: Final = {
-    62,
-    64,
-}  # OpenSSL's numbers for a certificate of another host name, of another address
+# OpenSSL's numbers for a certificate of another host name, of another address
+_NAME_MISMATCHES: Final = {62, 64}
 _EXPIRED: Final = 10
-_TLS_ALERT_AS_SIZE: Final = (
-    0x1503  # a TLS alert, read as the size of an answer, begins with these two bytes
-)
+# a TLS alert, read as the size of an answer, begins with these two bytes
+_TLS_ALERT_AS_SIZE: Final = 0x1503
 
 
 _REFUSED: Final[Mapping[type, str]] = {
@@ -414,12 +411,8 @@ async def _first_that_opens(
     for host, port in addresses:
         try:
             return await opening(host, port)
-        except (
-            OSError,
-            KafkaError,
-            TimeoutError,
-            ValueError,
-        ) as error:  # ValueError: no host name, or a false proof
+        # ValueError: no host name, or a false proof
+        except (OSError, KafkaError, TimeoutError, ValueError) as error:
             causes.append((f"{host}:{port}", error))
             if isinstance(error, SaslAuthenticationFailed):
                 break  # the others would say the same, and may lock the user out
@@ -537,9 +530,8 @@ class KafkaSettings(BaseModel):
         Raises:
             KafkaUnreachableError: No broker answers, at the start or later, or it refuses.
         """
-        async with self.first_contact(
-            role
-        ):  # for the cause: the client logs it, and raises another error
+        # for the cause: the client logs it, and raises another error
+        async with self.first_contact(role):
             admin = self.admin(role)
         try:
             await admin.start()
@@ -589,9 +581,8 @@ class KafkaSettings(BaseModel):
             **self.client_options(),
             client_id=self._client_name(role),
             enable_idempotence=True,
-            linger_ms=LINGER_MS
-            if transactional_id is None
-            else 0,  # a transaction is sent whole: nothing more comes
+            # a transaction is sent whole: nothing more comes
+            linger_ms=LINGER_MS if transactional_id is None else 0,
             max_batch_size=BATCH_BYTES,
             max_request_size=MAX_BATCH_BYTES,
             transactional_id=transactional_id,
@@ -609,9 +600,8 @@ class KafkaSettings(BaseModel):
             logger: Gets FastStream's lines.
             middlewares: FastStream's middlewares of its subscribers.
         """
-        from faststream.kafka import (
-            KafkaBroker,
-        )  # only roles need it, and commands without one start sooner
+        # only roles need it, and commands without one start sooner
+        from faststream.kafka import KafkaBroker
 
         read_tolerantly()
         # By itself it logs an error of a poll once an hour and polls again at once. A role that
@@ -665,9 +655,8 @@ class KafkaSettings(BaseModel):
         for address, cause, each in told:
             if each.answers:
                 text = f"Kafka: the broker at {address} {each.seen}. {_ENDS} {each.remedy}"
-                if isinstance(
-                    cause, UnreachableNamesError
-                ):  # it let us in, and other brokers do not answer
+                # it let us in, and other brokers do not answer
+                if isinstance(cause, UnreachableNamesError):
                     return KafkaUnreachableError(text)
                 return KafkaRefusedError(text, address, each)
         _, _, first = told[0]

@@ -127,7 +127,8 @@ COMMIT_SECONDS: Final = 5.0
 """How long a commit may take when nothing waits for it. The next one covers a failed one."""
 
 
-class GroupCommits(ConsumerRebalanceListener):  # type: ignore[misc]  # the library has no type hints
+# the library has no type hints
+class GroupCommits(ConsumerRebalanceListener):  # type: ignore[misc]
     """Ends open commits at a revocation, once the owner has handed over, and lets none begin before
     the next assignment.
     """
@@ -275,9 +276,8 @@ class GroupReader(Generic[Message]):
         async def take(batch: Any) -> None:
             await handle(batch)
 
-        take.__annotations__["batch"] = (
-            message  # AsyncAPI would show a batch as one record that is a list
-        )
+        # AsyncAPI would show a batch as one record that is a list
+        take.__annotations__["batch"] = message
         self.subscriber(take)
 
     @property

@@ -187,9 +187,8 @@ class SecuritySettings(BaseModel):
         """
         if self._tls is None:
             return ()
-        tried = ssl.SSLContext(
-            ssl.PROTOCOL_TLS_CLIENT
-        )  # a file that is half written would spoil the one in use
+        # a file that is half written would spoil the one in use
+        tried = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         mistakes = tuple(self._load_files(tried))
         if not mistakes:
             mistakes = tuple(self._load_files(self._tls))

@@ -59,9 +59,8 @@ async def run_bot(transport: BaseTransport, arguments: RunnerArguments) -> None:
     )
     worker = PipelineWorker(
         pipeline,
-        params=PipelineParams(
-            enable_metrics=True, enable_usage_metrics=True
-        ),  # without these, services report nothing
+        # without these, services report nothing
+        params=PipelineParams(enable_metrics=True, enable_usage_metrics=True),
         observers=[CallgaugeObserver(agent="museum-desk", environment="try-out")],
     )
 

@@ -128,12 +128,10 @@ class JsonText:
     def __init__(self, body: bytes) -> None:
         self.place = JsonStretch(0, len(body))
         self._body = body
-        self._members: dict[
-            JsonStretch, Mapping[bytes, JsonStretch]
-        ] = {}  # of objects that are looked into more than once
-        self._marked = (
-            b""  # the body without escapes, so that a quote ends a text: made with the first search
-        )
+        # of objects that are looked into more than once
+        self._members: dict[JsonStretch, Mapping[bytes, JsonStretch]] = {}
+        # the body without escapes, so that a quote ends a text: made with the first search
+        self._marked = b""
 
     def at(self, place: JsonStretch) -> bytes:
         """What stands there."""

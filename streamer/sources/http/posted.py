@@ -211,9 +211,8 @@ class Batches:
             and "transcript" not in event
             and "data" not in event
         ):
-            event["timestamp"] = (
-                now_ms  # ElevenLabs' events have no time: it is that of their arrival
-            )
+            # ElevenLabs' events have no time: it is that of their arrival
+            event["timestamp"] = now_ms
         sequence = attributes.get("sequence", "")
         try:
             value = to_json(event, inf_nan_mode="null")  # 1e999 is infinity by now
@@ -422,9 +421,8 @@ class EventsRoute:
         accepted: list[Accepted] = []
         refused: list[Refusal] = []
         async with sender.turn, self._senders.turn() as turn:
-            if (
-                limited := self._limited(sender)
-            ) is not None:  # by bodies that were read before this one
+            # by bodies that were read before this one
+            if (limited := self._limited(sender)) is not None:
                 return limited
             try:
                 left_out = await self._read_all(request, body, sender, turn, accepted, refused)

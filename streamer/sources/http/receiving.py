@@ -153,9 +153,8 @@ class Bodies:
                         pause_seconds = 0.0 if on_piece is None else on_piece(piece)
                         content = piece if unzipping is None else unzipping.add(piece)
                         total_bytes += len(content)
-                        if total_bytes == len(body.kept) + len(
-                            content
-                        ):  # nothing was dropped so far
+                        # nothing was dropped so far
+                        if total_bytes == len(body.kept) + len(content):
                             self._keep(body, content, most_bytes)
                         if pause_seconds > 0:
                             await asyncio.sleep(pause_seconds)
@@ -278,9 +277,8 @@ class Addresses:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._left: OrderedDict[str, tuple[float, float]] = (
-            OrderedDict()
-        )  # bytes, and the time of it
+        # bytes, and the time of it
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, address: str, sent_bytes: int) -> float:
         """Takes what the address sent; returns the pause before its next piece in seconds."""

@@ -273,11 +273,8 @@ NUDGES: Final = (
 APOLOGY: Final = "I could not find it at the first try, so I searched again."
 CONFUSED: Final = "I am sorry, I did not get that. Could you please say it once more?"
 HELLO: Final = ("Hello? Can you hear me?", "Is anybody there? I cannot hear you.")
-NOISES: Final = (
-    "...",
-    ".",
-    "?",
-)  # a transcriber writes this for a cough; such an utterance does not count
+# a transcriber writes this for a cough; such an utterance does not count
+NOISES: Final = ("...", ".", "?")
 
 _AIRLINE = Domain(
     agent="airline-rebooking",

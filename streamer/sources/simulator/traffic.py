@@ -187,9 +187,8 @@ def caller_events(plan: CallPlan, rng: random.Random, dialect: CallerDialect) ->
             emissions += _sounds(dialect.assistant, speech, _ASSISTANT_SILENCE_MS, rng)
             said_ms = speech.end_ms + rng.randint(700, 3900)
             if user_ms is not None and speech.end_ms + 700 < user_ms < speech.end_ms + 3900:
-                said_ms = user_ms + rng.randint(
-                    -40, 40
-                )  # the caller answers as soon as it has the words
+                # the caller answers as soon as it has the words
+                said_ms = user_ms + rng.randint(-40, 40)
             emissions.append(
                 _said(
                     "assistant_speech",
@@ -586,9 +585,8 @@ def _bot_speech(plan: CallPlan, number: int) -> Iterator[Emission]:
     """The speeches of the bot in a turn and, after them, their text as one message."""
     speeches = [step.speech for step in plan.turns[number].steps if step.speech]
     for speech in speeches:
-        stopped_ms = speech.end_ms + (
-            0 if speech.cut_off else _BOT_SILENCE_MS
-        )  # an interruption stops it at once
+        # an interruption stops it at once
+        stopped_ms = speech.end_ms + (0 if speech.cut_off else _BOT_SILENCE_MS)
         yield _speech_event(speech.start_ms, "bot_speech_started", speech.start_ms)
         yield _speech_event(stopped_ms, "bot_speech_stopped", stopped_ms, speech.start_ms)
     if speeches:
@@ -698,9 +696,8 @@ def _contributions(
     """Named stretches without gaps from the user's last sound to the bot's first; they sum to the
     latency.
     """
-    marks: list[
-        tuple[int, str, str, str, str]
-    ] = []  # until when (ms), key, label, owner, kind of owner
+    # until when (ms), key, label, owner, kind of owner
+    marks: list[tuple[int, str, str, str, str]] = []
     vad_ms = user.end_ms + _VAD_STOP_MS
     transcribed_ms = (vad_ms + turn.heard_ms) // 2
     marks.append(
@@ -801,9 +798,8 @@ def _with_turn_counter(emissions: list[Emission], plan: CallPlan) -> list[Emissi
             bot_speaking, silent_since_ms = False, emission.produced_ms
         counted.append(emission)
     if is_open:
-        end(
-            max(plan.hang_up_ms, counted[-1].produced_ms), was_interrupted=True
-        )  # the end of a call flushes its turn
+        # the end of a call flushes its turn
+        end(max(plan.hang_up_ms, counted[-1].produced_ms), was_interrupted=True)
     return sorted(counted, key=_by_production)
 
 
@@ -1014,9 +1010,8 @@ def simulated_traffic(
         raise ValueError(f"concurrent_calls is {concurrent_calls}, expected at least 1")
     rng = random.Random(f"traffic {seed}")  # noqa: S311 - play, not secrets
     spacing_ms = min(1500, RAMP_UP_MS // concurrent_calls)
-    lines_free_ms = [
-        start_ms + line * spacing_ms for line in range(concurrent_calls)
-    ]  # ascending: already a heap
+    # ascending: already a heap
+    lines_free_ms = [start_ms + line * spacing_ms for line in range(concurrent_calls)]
     for _ in itertools.count() if limit is None else range(limit):
         begin_ms = lines_free_ms[0]
         simulated = simulate_call(rng.getrandbits(40), start_ms=begin_ms, **of_each_call)

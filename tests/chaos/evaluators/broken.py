@@ -227,7 +227,6 @@ CIRCUMSTANCES: Final[Mapping[str, Callable[[], None]]] = {"fencing": _hesitant}
 
 
 def _replace(owner: Any, name: str, by: Any) -> None:
-    getattr(
-        owner, name
-    )  # a missing line cannot be broken: better to fail here than to break nothing
+    # a missing line cannot be broken: better to fail here than to break nothing
+    getattr(owner, name)
     setattr(owner, name, by)

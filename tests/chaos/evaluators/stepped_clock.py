@@ -18,9 +18,8 @@ def step(clock: Path, seconds: float) -> None:
     """The clock is so many seconds off from now on; also makes the file."""
     if clock.exists():
         with clock.open("r+b") as file:
-            file.write(
-                _SECONDS.pack(seconds)
-            )  # in place: the evaluator has this file in its memory
+            # in place: the evaluator has this file in its memory
+            file.write(_SECONDS.pack(seconds))
     else:
         clock.write_bytes(_SECONDS.pack(seconds))
 

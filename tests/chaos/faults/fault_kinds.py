@@ -770,9 +770,8 @@ def _is_told(scene: Scene, deletion: Deletion) -> str | None:
     if stage.kept.made.get(deletion.topic, 0) != deletion.made:
         return None
     is_gone = extent(stage.cluster.bootstrap, deletion.topic, deletion.partition)[0] >= deletion.end
-    if not is_gone or stage.sequencers.logs_with(
-        LOSS_IN_LOG
-    ):  # a killed broker may forget its latest deletions
+    # a killed broker may forget its latest deletions
+    if not is_gone or stage.sequencers.logs_with(LOSS_IN_LOG):
         return None
     return f"records were deleted before they were read, and no sequencer says {LOSS_IN_LOG}"
 

@@ -221,9 +221,8 @@ class Load:
         self._pool = make_pool(seed, POOL_CALLS, kinds)
         now_ms = _now_ms()
         self._lines = [_Line() for _ in range(lines)]
-        self._due = [
-            (now_ms + int(ramp_seconds * 1_000 * n / lines), n) for n in range(lines)
-        ]  # ascending: a heap
+        # ascending: a heap
+        self._due = [(now_ms + int(ramp_seconds * 1_000 * n / lines), n) for n in range(lines)]
         self._poison_due_ms = now_ms
         self._silences_due_ms = now_ms if has_silences else None
         self._silences: list[tuple[int, int, Silence]] = []
@@ -262,9 +261,8 @@ class Load:
         ]
         if others:  # so that this one soon has nothing on its way
             self._producers |= dict.fromkeys(others, self._connect())
-        self._pausing[source] = self._by_hand.submit(
-            lambda: None
-        )  # comes after those that are on their way
+        # comes after those that are on their way
+        self._pausing[source] = self._by_hand.submit(lambda: None)
 
     def _look_at_pauses(self) -> None:
         """Without waiting: what is for other inputs goes on, also while the brokers of this one are
@@ -400,9 +398,8 @@ class Load:
         line.call = self._rng.choice(self._pool)
         line.name = call_name(number).encode()
         line.partitions = self._places(line.name)
-        line.begin_seconds = (
-            due_ms // 1_000
-        )  # whole seconds only: the events of this call are up to a second old
+        # whole seconds only: the events of this call are up to a second old
+        line.begin_seconds = due_ms // 1_000
         line.next = 0
         line.is_hung_up = self._rng.random() < HUNG_UP_SHARE
         self.report.calls += 1
@@ -428,9 +425,8 @@ class Load:
             self._produce(bad.source, bad.value, bad.key, partition)
         else:  # the broker may well not take it, and then it has done its duty
             producer = self._bad_producer(bad.source, bad.codec)
-            with contextlib.suppress(
-                KafkaException
-            ):  # as above: it may not know of a new partition yet
+            # as above: it may not know of a new partition yet
+            with contextlib.suppress(KafkaException):
                 producer.produce(self._topics[bad.source], bad.value, bad.key, partition)
             producer.poll(0)
 
@@ -453,9 +449,8 @@ class Load:
 
     def _send_by_hand(self, kind: Kind, source: str, partition: int, batches: bytes) -> None:
         topic = self._topics[source]
-        with contextlib.suppress(
-            raw_batch.RefusedError, KafkaException
-        ):  # a broker that is away gets none
+        # a broker that is away gets none
+        with contextlib.suppress(raw_batch.RefusedError, KafkaException):
             metadata = self._producers[source].list_topics(topic, timeout=5)
             leader = metadata.brokers[metadata.topics[topic].partitions[partition].leader]
             raw_batch.send(leader.host, leader.port, topic, partition, batches)
@@ -474,9 +469,8 @@ class Load:
         while True:
             try:
                 producer.produce(topic, value, key, partition, on_delivery=self._failed)
-            except (
-                KafkaException
-            ) as error:  # a partition so new that the client, or the broker, does not know it
+            # a partition so new that the client, or the broker, does not know it
+            except KafkaException as error:
                 if not _is_unknown(error.args[0]) or time.monotonic() > deadline:
                     raise
                 with contextlib.suppress(KafkaException):
@@ -699,9 +693,8 @@ class LoadProcess:
         self._reader.join()  # it ends with the pipe
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
-                with contextlib.suppress(
-                    BrokenPipeError
-                ):  # the last report, which was not read any more
+                # the last report, which was not read any more
+                with contextlib.suppress(BrokenPipeError):
                     pipe.close()
 
     def _tell(self, command: str) -> None:

@@ -115,8 +115,7 @@ def with_deleted(
     next_offset = 0
     for records in (deleted, still_there):
         for record in records:
-            if (
-                record.offset >= next_offset
-            ):  # a deletion may have been repeated, or have come to nothing
+            # a deletion may have been repeated, or have come to nothing
+            if record.offset >= next_offset:
                 next_offset = record.offset + 1
                 yield shortened(record)

@@ -34,9 +34,8 @@ from tests.support.brokers import secured_broker
 from tests.support.patience import patient
 
 KAFKA = "4.3.1"
-LOG4J = (
-    "2.24.3"  # the binding for slf4j 1.7, which Kafka 4 uses; without it the broker's log is lost
-)
+# the binding for slf4j 1.7, which Kafka 4 uses; without it the broker's log is lost
+LOG4J = "2.24.3"
 JARS = required_tools.CACHE / f"kafka-{KAFKA}-log4j-{LOG4J}"
 START_SECONDS = 60
 STOP_SECONDS = 15

@@ -36,9 +36,8 @@ def effects_in_steps(
         yield from evaluator.receive(arrival)
     now_ms = end_of(arrivals)
     yield from evaluator.advance(now_ms)
-    while (
-        wakeup_ms := evaluator.next_wakeup()
-    ) is not None:  # deadlines of its questions, and then its close
+    # deadlines of its questions, and then its close
+    while (wakeup_ms := evaluator.next_wakeup()) is not None:
         now_ms = max(now_ms + 1, wakeup_ms)
         yield from evaluator.advance(now_ms)
 

@@ -354,9 +354,8 @@ class _Recorder:
         if turn["caller_text"] == "unheard":
             self.log("user_sim", speech("user_speech", "..."), 300)
         pieces = [turn["request"], "please"][: turn["audit_pieces"]]
-        for place, text in enumerate(
-            pieces
-        ):  # speech-to-speech stamps heard words with the start of the speech
+        # speech-to-speech stamps heard words with the start of the speech
+        for place, text in enumerate(pieces):
             if self.pipeline_type == "audio_llm":
                 text = "[user audio]"
             self.log(

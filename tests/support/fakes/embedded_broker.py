@@ -29,9 +29,8 @@ def embedded_broker(topics: Sequence[str]) -> Iterator[str]:
         RuntimeError: It does not answer, or a topic does not have `PARTITIONS` partitions.
     """
     # The client that asks for a mock cluster owns it: the cluster is gone when the client is.
-    owner = Producer(
-        {"test.mock.num.brokers": 1, "log_level": 2}
-    )  # 2: critical; it would log its address as a notice
+    # 2: critical; it would log its address as a notice
+    owner = Producer({"test.mock.num.brokers": 1, "log_level": 2})
     try:
         (broker,) = owner.list_topics(timeout=_ANSWER_SECONDS).brokers.values()
         for name in topics:

@@ -89,9 +89,8 @@ class StubEvaluator(PartitionEvaluator):
     def pass_time(self, now_ms: int, place: int | None = None) -> Sequence[Effect]:
         del place
         self.advanced_to_ms.append(now_ms)
-        return (
-            self._effects if len(self.advanced_to_ms) > 1 else ()
-        )  # the first time tells where it begins
+        # the first time tells where it begins
+        return self._effects if len(self.advanced_to_ms) > 1 else ()
 
     def close_some(self) -> Sequence[Effect]:
         self.closing_calls = max(0, self.closing_calls - 1)
@@ -359,9 +358,8 @@ class Shell:
         self.may_write.set()
         monkeypatch.setattr(service, "PartitionEvaluator", self._evaluator)
         monkeypatch.setattr(service, "Writer", self._writer)
-        self.found: dict[str, Any] | None = (
-            None  # what Kafka says of the topics; None while it does not answer
-        )
+        # what Kafka says of the topics; None while it does not answer
+        self.found: dict[str, Any] | None = None
         self.asked_about_topics = 0
         self.registry = CollectorRegistry()
         instruments = Instruments(self.registry, ["evaluator"])

@@ -192,9 +192,8 @@ class ScriptedOpenAI:
         asked.cached_chars = self._seen_before(asked.system + asked.user)
         self.asked.append(asked)
         does = self.script(asked)
-        gone = asyncio.ensure_future(
-            reader.read(1)
-        )  # the client says no more until it has an answer, so: it left
+        # the client says no more until it has an answer, so: it left
+        gone = asyncio.ensure_future(reader.read(1))
         due = asyncio.ensure_future(does.due())
         try:
             done, _ = await asyncio.wait([gone, due], return_when=asyncio.FIRST_COMPLETED)

@@ -90,11 +90,8 @@ SILENCE = Silence(1, AT_MS + 2_000, AT_MS + 5_000, 3_000)
         (7_000, {}, 7_000),
         (None, {"known_ms": AT_MS + 9_000}, 9_000),
         (None, {"state": "closed", "ended_ms": AT_MS + 8_000}, 8_000),
-        (
-            None,
-            {"known_ms": AT_MS + 4_000},
-            5_000,
-        ),  # it was longer than the threshold, whatever is known of now
+        # it was longer than the threshold, whatever is known of now
+        (None, {"known_ms": AT_MS + 4_000}, 5_000),
     ],
 )
 def test_dead_air_is_drawn_up_to_the_answer(

@@ -516,11 +516,8 @@ async def test_what_is_asked_wrongly_is_told() -> None:
 async def test_too_many_pages_are_asked_to_wait() -> None:
     async with serving(max_pages=1) as made, following(made, "/live/now") as events:
         await events.until('"parts"')
-        for path in (
-            "/live/now",
-            f"{api.PREFIX}/stream",
-            f"/live/calls/{CALL}",
-        ):  # before the call is drawn
+        # before the call is drawn
+        for path in ("/live/now", f"{api.PREFIX}/stream", f"/live/calls/{CALL}"):
             refused = await made.get(path)
             assert refused.status_code == 503
             assert refused.headers["retry-after"] == "5"

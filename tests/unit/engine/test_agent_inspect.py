@@ -220,9 +220,8 @@ def test_what_stops_tool_correctness(
 @pytest.mark.parametrize(
     "expected",
     [
-        ExpectedCall(
-            "b", [Parameter(1, "check", name="x")], turn=0
-        ),  # no call of that tool, so nobody looks
+        # no call of that tool, so nobody looks
+        ExpectedCall("b", [Parameter(1, "check", name="x")], turn=0),
         ExpectedCall(" ", turn=0),
     ],
 )

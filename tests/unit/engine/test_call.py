@@ -144,9 +144,8 @@ def test_a_call_says_the_version_of_its_agent_once_it_is_known() -> None:
     feed.send("audit", {"type": "call_started", "agent": "desk"}, 0)
     feed.send("audit", {"type": "call_started", "version": "prompt-12"}, 100)
     feed.send("audit", {"type": "call_started", "version": "prompt-12"}, 150)
-    feed.send(
-        "audit", {"type": "call_started", "environment": "live"}, 200
-    )  # leaves out what stays
+    # leaves out what stays
+    feed.send("audit", {"type": "call_started", "environment": "live"}, 200)
     assert [(labels.environment, labels.version) for labels in feed.values("labels")] == [
         ("unknown", None),
         ("unknown", "prompt-12"),

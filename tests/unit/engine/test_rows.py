@@ -504,9 +504,8 @@ def test_a_value_that_goes_and_comes_back_does_not_count_again() -> None:
     feed.heard("Yes", 13_200)
     before = feed.news(1)
     assert "turn_taking" in before
-    feed.assistant_audio(
-        14_000, 14_500
-    )  # a simulated caller is heard: other turns, without this one
+    # a simulated caller is heard: other turns, without this one
+    feed.assistant_audio(14_000, 14_500)
     assert feed.turn(1).status == "withdrawn"
     feed.user_audio(20_000, 21_000)
     feed.assistant_audio(22_000, 23_000)

@@ -153,9 +153,8 @@ async def _held_seconds(shell: Shell, records: Callable[[], list[LogRecord]]) ->
     for _ in range(TRIES):
         polled = records()
         with HeldLoop() as held:
-            await asyncio.create_task(
-                shell.role._take(polled)
-            )  # its first step is one of the loop too
+            # its first step is one of the loop too
+            await asyncio.create_task(shell.role._take(polled))
         found.append((held.longest_seconds, held.longest_step))
         if held.longest_seconds <= MOST_SECONDS:
             break

@@ -188,10 +188,8 @@ async def test_a_setting_that_is_changed_while_running_is_told_once_with_the_rem
         broker.settings["scores"] = {**RIGHT, "cleanup.policy": "compact"}
         for _ in range(2):
             await watch.look_at_settings()
-        broker.settings["scores"] = {
-            **RIGHT,
-            "message.timestamp.type": "CreateTime",
-        }  # which stops no start
+        # which stops no start
+        broker.settings["scores"] = {**RIGHT, "message.timestamp.type": "CreateTime"}
         await watch.look_at_settings()
     (line,) = logged
     assert (line["event"], line["log_level"], line["topic"]) == (

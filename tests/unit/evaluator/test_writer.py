@@ -104,9 +104,8 @@ class FakeProducer:
         self.most_bytes: dict[str, int] = {}
         self.sends_at_most = 10_000
         self.mark_headers: list[Any] = []
-        self.epochs = (
-            1  # how far a start moves the epoch: by one, unless another owner has started meanwhile
-        )
+        # how far a start moves the epoch: by one, unless another owner has started meanwhile
+        self.epochs = 1
         self._txn_manager = SimpleNamespace(producer_id=9, producer_epoch=0)
 
     async def start(self) -> None:

@@ -112,9 +112,8 @@ async def test_the_last_step_of_an_event_ends_when_its_row_counts(
     monkeypatch.setattr(service, "wall_clock_ms", lambda: 1_040)
     role, registry = exporter()
     written = Record(score("c-1"), timestamp=1_000)
-    await take(
-        role, [written, written._replace(timestamp=1_050, offset=1)]
-    )  # the second one by a clock that is ahead
+    # the second one by a clock that is ahead
+    await take(role, [written, written._replace(timestamp=1_050, offset=1)])
     assert sample(registry, f"{STEP_METRIC}_sum", step="counted") == pytest.approx(0.04)
     assert sample(registry, f"{STEP_METRIC}_count", step="counted") == 2
 

@@ -115,9 +115,8 @@ def test_memory_of_calls_and_agents_is_bounded() -> None:
         bound.spend(f"c-{number}", f"agent-{number}", 1.0, NOON_MS)
     assert len(bound._spent_by_call) == MAX_CALLS
     assert len(bound._spent_by_agent) == MAX_AGENTS + 1
-    assert (
-        bound.promise("c-new", "agent-new", 0.1, NOON_MS) is None
-    )  # it shares the budget of the others
+    # it shares the budget of the others
+    assert bound.promise("c-new", "agent-new", 0.1, NOON_MS) is None
     assert bound.promise("c-new", f"agent-{MAX_CALLS}", 0.1, NOON_MS) is None
 
 
@@ -335,9 +334,8 @@ def test_nobody_is_lost_or_doubled_whatever_happens() -> None:
                 priority=draw.randrange(2),
                 transcript=(),
             )
-            if (
-                entry.request_id not in there
-            ):  # a repeated question gets the same answer, before it comes here
+            # a repeated question gets the same answer, before it comes here
+            if entry.request_id not in there:
                 there[entry.request_id] = number
                 came.append(number)
                 for gone, _ in list(line.put(entry)):

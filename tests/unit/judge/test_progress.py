@@ -62,9 +62,8 @@ def test_a_successor_finds_what_is_open(
     assert [offset for offset in again[:readings] if successor.read(offset)] == [
         offset for offset in again[:readings] if offset in still_open
     ]
-    if (
-        begin <= committed.offset and len(again) <= readings
-    ):  # it has read all: what it leaves is the same
+    # it has read all: what it leaves is the same
+    if begin <= committed.offset and len(again) <= readings:
         assert successor.to_commit(7, {"ava": 0.5}) == committed
 
 

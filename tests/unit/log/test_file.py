@@ -865,9 +865,8 @@ async def test_what_is_forgotten_is_in_the_file_no_more_and_an_open_call_stays_u
             score(b"x" * 9_000 + b" zanzibar, and read", "over", TRANSCRIPTS_TOPIC),
         ]
         await log.publish(decided(*about, place=3, closed=["over", "other"]))
-        await log.forget_records(
-            TRANSCRIPTS_TOPIC, 1
-        )  # as every reader does, which leaves it in a free page
+        # as every reader does, which leaves it in a free page
+        await log.forget_records(TRANSCRIPTS_TOPIC, 1)
         assert has(b"zanzibar, and read")
         assert has(b"zanzibar")
         await log.forget(["over", "open", "nobody"])

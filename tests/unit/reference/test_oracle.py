@@ -57,9 +57,8 @@ def test_every_field_of_every_conformance_call(name: str, count: int) -> None:
     wrong = {}
     for row in rows:
         context = batch_context(row)
-        assert context.pop("is_audio_native") == (
-            row["pipeline_type"] != "cascade"
-        )  # derived, not in these files
+        # derived, not in these files
+        assert context.pop("is_audio_native") == (row["pipeline_type"] != "cascade")
         assert len(context) == 19
         assert through_json(context) == context
         if context != row["expected"]:

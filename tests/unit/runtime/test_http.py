@@ -628,7 +628,8 @@ async def test_a_scrape_waits_for_no_other_work(serving: Serving) -> None:
         ("127.0.0.1", "http://127.0.0.1:8070"),
         ("calls.example.com", "http://calls.example.com:8070"),
         ("::1", "http://[::1]:8070"),
-        ("0.0.0.0", "http://127.0.0.1:8070"),  # noqa: S104 - nothing is listened on
+        # nothing is listened on
+        ("0.0.0.0", "http://127.0.0.1:8070"),  # noqa: S104
         ("::", "http://[::1]:8070"),
     ],
 )

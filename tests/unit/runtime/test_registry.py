@@ -148,9 +148,8 @@ def test_beyond_the_budget_names_become_other_and_are_counted() -> None:
     roomy = instruments._budget.left
     instruments.observe(LATENCIES, ("ava", "acme", "live", "pipecat", "vad"), 0.2)
     needed = roomy - instruments._budget.left
-    instruments = Instruments(
-        CollectorRegistry(), ["exporter"], MAX_SERIES - roomy + needed + 3
-    )  # just enough for her
+    # just enough for her
+    instruments = Instruments(CollectorRegistry(), ["exporter"], MAX_SERIES - roomy + needed + 3)
     for agent in ("ava", "bob", "cleo"):
         instruments.observe(LATENCIES, (agent, "acme", "live", "pipecat", "vad"), 0.2)
     turn = {"source": "pipecat", "anchor": "vad"}
@@ -177,9 +176,8 @@ def test_beyond_the_budget_names_become_other_and_are_counted() -> None:
         == 2
     )
     assert value(instruments, FOLDED) == 2
-    assert (
-        value(instruments, OVERFLOW, label="agent") == 0
-    )  # each name has its place; the series have none
+    # each name has its place; the series have none
+    assert value(instruments, OVERFLOW, label="agent") == 0
 
 
 def test_when_half_of_the_page_is_full_tenants_give_way_where_nobody_is_woken() -> None:

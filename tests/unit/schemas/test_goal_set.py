@@ -209,9 +209,8 @@ def test_a_turn_that_no_call_is_judged_by_is_refused_in_our_own_format() -> None
         "Leave it out, or put the check into "
         "one of kind `within`"
     ]
-    assert (
-        only(SAMPLE).subgoals[0].turn == 2
-    )  # agent-inspect's own samples have it for scores of traces
+    # agent-inspect's own samples have it for scores of traces
+    assert only(SAMPLE).subgoals[0].turn == 2
 
 
 CHECK = "subgoals[0].check"

@@ -33,9 +33,8 @@ from schemas.scores.latency_stages import (
 from tests.support.patience import patient
 
 with warnings.catch_warnings():
-    warnings.simplefilter(
-        "ignore", DeprecationWarning
-    )  # pipecat imports a module that Python deprecates
+    # pipecat imports a module that Python deprecates
+    warnings.simplefilter("ignore", DeprecationWarning)
     import pipecat
     from pipecat.frames import frames
     from pipecat.metrics import metrics
@@ -97,10 +96,8 @@ def test_every_class_of_pipecat_s_metrics_is_in_a_table() -> None:
     classes = {name for name in classes_of(module) if name.endswith("MetricsData")} - {
         "MetricsData"
     }
-    contain_another = {
-        "TTFAMetricsData",
-        "TTFATMetricsData",
-    }  # a time to first byte, which is also reported by itself
+    # a time to first byte, which is also reported by itself
+    contain_another = {"TTFAMetricsData", "TTFATMetricsData"}
     known = {*PIPECAT_METRICS, *TOKEN_METRICS, *AMOUNT_METRICS, *contain_another}
     assert known - {"LLMTokenUsageMetricsData"} == classes  # that one is EVA's own name
     carried = PipecatMetric.model_json_schema()["properties"]["type"]["enum"]
@@ -289,9 +286,8 @@ def test_tokens_are_counted_apart_from_the_cache() -> None:
     record = services.ServiceUsageRecord(
         kind="llm", processor=data.processor, model="claude", timestamp=AT_S, **TOKENS.model_dump()
     )
-    gross = TOKENS.model_copy(
-        update={"prompt_tokens": 1000}
-    )  # of a service that counts the prompt with the cache
+    # of a service that counts the prompt with the cache
+    gross = TOKENS.model_copy(update={"prompt_tokens": 1000})
     for event in (
         as_eva_logs(data),
         as_eva_logs(data.model_copy(update={"value": gross})),

@@ -28,9 +28,8 @@ def test_a_name_says_what_prometheus_expects_of_its_type(metric: Metric) -> None
         metric.unit in {"seconds", "unix seconds"}
     )
     assert metric.name.endswith("_ratio") == (metric.unit == "ratio")
-    assert not metric.name.endswith(
-        ("_bucket", "_count", "_sum", "_created")
-    )  # reserved for the suffixes of types
+    # reserved for the suffixes of types
+    assert not metric.name.endswith(("_bucket", "_count", "_sum", "_created"))
 
 
 @every_metric
@@ -57,17 +56,11 @@ def test_labels_of_a_metric_are_distinct_and_never_ids(metric: Metric) -> None:
 def test_a_label_is_bounded_in_one_way(label: Label) -> None:
     assert not (label.values and label.cap)
     assert len(set(label.values)) == len(label.values)
-    assert (
-        OVERFLOW_VALUE not in label.values
-    )  # otherwise a real value and the overflow would share a series
+    # otherwise a real value and the overflow would share a series
+    assert OVERFLOW_VALUE not in label.values
     if not label.values and label.cap is None:
-        assert label.name in {
-            "group",
-            "topic",
-            "partition",
-            "version",
-            "model",
-        }  # values that events cannot choose
+        # values that events cannot choose
+        assert label.name in {"group", "topic", "partition", "version", "model"}
 
 
 def test_every_word_of_the_closed_sets_is_used() -> None:

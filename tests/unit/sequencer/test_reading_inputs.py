@@ -60,9 +60,8 @@ class Cluster:
         self.positions: dict[TopicPartition, int] = {}
         self.leaders: dict[TopicPartition, int] = {}
         self.silent: set[int] = set()
-        self.hidden: dict[
-            TopicPartition, int
-        ] = {}  # records that stand in the log and that readers may not see yet
+        # records that stand in the log and that readers may not see yet
+        self.hidden: dict[TopicPartition, int] = {}
         self.clock = Clock()
         self.on_metadata: Any = None
         self.on_answer: Callable[[], None] = lambda: None

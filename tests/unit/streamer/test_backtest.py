@@ -576,9 +576,8 @@ def test_what_nobody_listened_to_is_no_silence(gap_ms: int) -> None:
     rerun = anew(past(*live().rows()).by_id)
     for each in read(in_log(log())):
         found = each
-        if (
-            isinstance(found, Tick) and found.known_ms == T0_MS + 9_000
-        ):  # in front of the late answer
+        # in front of the late answer
+        if isinstance(found, Tick) and found.known_ms == T0_MS + 9_000:
             found = found.model_copy(update={"gap_ms": gap_ms})
         rerun.take(found)
     finished(rerun)

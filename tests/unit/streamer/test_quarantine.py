@@ -152,9 +152,8 @@ async def test_the_newest_are_kept_and_all_are_counted(monkeypatch: pytest.Monke
 async def test_a_record_refused_twice_is_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     again = entry(1), entry(2), entry(1), entry(2)
     assert offsets(await read(monkeypatch, values(*again))) == [1, 2]
-    found = await read(
-        monkeypatch, values(*again), most=1
-    )  # even if the first occurrence was forgotten
+    # even if the first occurrence was forgotten
+    found = await read(monkeypatch, values(*again), most=1)
     assert offsets(found) == [2]
     assert found.matching == 4
 

@@ -451,9 +451,8 @@ class SessionReader:
             "message": text_of(getattr(error, "error", error)),
             "processor": name_of(f"{kind} {label}" if kind else label),
         }
-        self._emit(
-            Rank.METRICS, "error", data=data
-        )  # callgauge counts it, and a broken service reports many
+        # callgauge counts it, and a broken service reports many
+        self._emit(Rank.METRICS, "error", data=data)
 
     def _introduce(self) -> None:
         """Sends what the agent that speaks now was told and may do, when it is another one; the

@@ -16,9 +16,8 @@ try:
 except ImportError:  # before 0.0.102
     IS_THERE = False
 else:
-    IS_THERE = hasattr(
-        pipecats, "LatencyContribution"
-    )  # from 1.9 on; before, there are no parts to report
+    # from 1.9 on; before, there are no parts to report
+    IS_THERE = hasattr(pipecats, "LatencyContribution")
 
 Emit = Callable[..., None]
 """Takes the rank, the type, and the fields of an event."""

@@ -260,9 +260,8 @@ class CallReader:
         data = known_fields(
             message=text_of(frame.error), processor=getattr(processor, "name", None)
         )
-        self._emit(
-            Rank.METRICS, "error", data=data
-        )  # callgauge only counts it, and a broken service reports many
+        # callgauge only counts it, and a broken service reports many
+        self._emit(Rank.METRICS, "error", data=data)
 
     def measured(self, frame: Any, now_s: float) -> None:
         """Services report their time and use."""

@@ -188,9 +188,8 @@ def _beginning(value: object, most: int) -> str:
         text = encoded({UNREADABLE: value}).decode()[:most]
     else:
         text = of_others(lambda: str(value)[:most], f"{UNREADABLE} {_kind_of(value)}")
-    return (
-        text if text.isascii() else text.encode("utf-8", "replace").decode()
-    )  # half a surrogate pair is no UTF-8
+    # half a surrogate pair is no UTF-8
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _kind_of(value: object) -> str:

@@ -41,9 +41,8 @@ class EventOutbox:
         self._being_sent: list[Record] = []
         self._held = [0] * len(Rank)
         self._unreported: Counter[str] = Counter()
-        self._loss: Record | None = (
-            None  # stays the same until it is acknowledged, so that nothing is counted twice
-        )
+        # stays the same until it is acknowledged, so that nothing is counted twice
+        self._loss: Record | None = None
         self._sequence = 0
 
     def __len__(self) -> int:

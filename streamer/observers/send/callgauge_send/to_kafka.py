@@ -96,9 +96,8 @@ class ToKafka:
         for outbox, records in taken.items():
             partition = self._partition_of(_key(outbox), partitions, partitions)
             by_partition[partition].extend((outbox, record) for record in records)
-        packing = (
-            asyncio.Lock()
-        )  # one partition packs at a time, so the bots' tasks do not wait for all of them
+        # one partition packs at a time, so the bots' tasks do not wait for all of them
+        packing = asyncio.Lock()
         sent = (
             self._send(self._producer, *each, settled, packing) for each in by_partition.items()
         )

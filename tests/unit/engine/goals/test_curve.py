@@ -139,11 +139,8 @@ def test_a_turn_with_an_open_verdict_has_no_scores_yet() -> None:
 
 def test_what_could_not_be_judged_is_unknown_with_the_reason() -> None:
     curve = _curve("IIC", "ILI", max_turns=5)
-    assert _each(curve, "result") == [
-        0.0,
-        LATE,
-        0.5,
-    ]  # the verdict of turn 3 is on all turns up to it
+    # the verdict of turn 3 is on all turns up to it
+    assert _each(curve, "result") == [0.0, LATE, 0.5]
     assert _each(curve, "auc") == _each(curve, "ppt") == [0.0, LATE, LATE]  # they need turn 2
     assert _each(curve, "auc_if_ended_now") == [UnscoredReason.ONE_TURN_HAS_NO_AREA, LATE, LATE]
     assert _each(curve, "missing") == [0, 1, 0]

@@ -371,9 +371,8 @@ def test_a_judge_is_asked_when_the_words_have_been_the_same_for_a_while() -> Non
     feed.user_audio(left_ms, left_ms + 200)
     feed.advance(left_ms + 500)
     assert feed.requests == []
-    feed.heard(
-        "and a window seat", 3_000
-    )  # late words of the first turn, without a turn that is left
+    # late words of the first turn, without a turn that is left
+    feed.heard("and a window seat", 3_000)
     feed.advance(left_ms + 1_100)
     assert feed.requests == [], "the words changed when they were looked at again"
     feed.advance(left_ms + 2_200)
@@ -727,9 +726,8 @@ def test_a_template_goes_with_the_question_and_names_its_prompt() -> None:
         == TEMPLATE + "!"
     )
     assert plain.request_id != own.request_id == by_setting.request_id
-    assert (
-        asked({"templates_subgoal": TEMPLATE}) == own
-    )  # the name in agent-inspect's documentation
+    # the name in agent-inspect's documentation
+    assert asked({"templates_subgoal": TEMPLATE}) == own
 
 
 @pytest.mark.parametrize("by_setting", [False, True], ids=["goal set", "setting"])

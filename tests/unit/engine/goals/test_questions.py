@@ -66,12 +66,8 @@ def _waves(voting: Voting, answers: str) -> list[int]:
         (5, "CCIIC", [3, 1, 1], True),
         (5, "CNCC", [3, 1], True),
         (5, "NNCCC", [3, 2], True),
-        (
-            5,
-            "CNINC",
-            [3, 2],
-            VoteFailure.TOO_FEW_VALID,
-        ),  # two of three valid ones, but not three of five
+        # two of three valid ones, but not three of five
+        (5, "CNINC", [3, 2], VoteFailure.TOO_FEW_VALID),
         (5, "NNN", [3], VoteFailure.TOO_FEW_VALID),
         (7, "IICCII", [4, 2], False),
         (7, "NNNN", [4], VoteFailure.TOO_FEW_VALID),
@@ -95,13 +91,8 @@ def test_a_vote_that_stops_early(
         (5, 5, "CCCCC", [5], True),  # all are asked, also when three would do
         (5, 5, "CCNNNCNNII", [5, 3, 2], True),
         (5, 5, "CCNNNCCNC", [5, 3, 1], True),
-        (
-            5,
-            5,
-            "CCCCNNNNNN",
-            [5, 1, 1, 1, 1, 1],
-            VoteFailure.RETRIES_EXHAUSTED,
-        ),  # decided, and still a failure
+        # decided, and still a failure
+        (5, 5, "CCCCNNNNNN", [5, 1, 1, 1, 1, 1], VoteFailure.RETRIES_EXHAUSTED),
         (5, 0, "CCCCN", [5], VoteFailure.RETRIES_EXHAUSTED),
         (1, 1, "NC", [1, 1], True),
     ],

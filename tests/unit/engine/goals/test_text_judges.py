@@ -278,10 +278,8 @@ def test_the_call_as_a_whole_is_judged_before_it_closes() -> None:
     feed.rate(feed.requests[1], 2)
     feed.close_all()
     assert feed.call().state == "closed"
-    assert of_call(feed, "conversation_progression") == [
-        (0, 1.0),
-        (1, 0.5),
-    ]  # while it waits, and at its close
+    # while it waits, and at its close
+    assert of_call(feed, "conversation_progression") == [(0, 1.0), (1, 0.5)]
 
 
 def test_what_nobody_answers_is_unscored() -> None:

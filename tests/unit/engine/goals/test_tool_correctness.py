@@ -103,11 +103,8 @@ def _score(expected: ExpectedToolCall, *made: CalledTool) -> Any:
         (_expected(output=[None]), [_made("book", 1)], 0.0),
         (_expected(), [_made("book", 1)], 1.0),
         (_expected(x=1, y=2), [_made(x=1, y=1), _made(x=1, y=2)], 1.0),
-        (
-            _expected(x=1, y=2),
-            [_made(x=1, y=1), _made(x=2, y=2)],
-            0.0,
-        ),  # two half right ones are none
+        # two half right ones are none
+        (_expected(x=1, y=2), [_made(x=1, y=1), _made(x=2, y=2)], 0.0),
     ],
 )
 def test_a_call_is_made_when_everything_required_of_it_is_there(
@@ -199,23 +196,14 @@ def _missed(expected: ExpectedToolCall, *made: CalledTool, no: str = "") -> Any:
         (_expected(x=1), [_made(x=1)], {}),
         (_expected(x=1, y=2), [_made(x=2)], {"x": 2, "y": ...}),
         (_expected(x=1, output=["ok"]), [_made("book", "no", x=1)], {None: "no"}),
-        (
-            _expected(x=1, y=2),
-            [_made(x=3, y=3), _made(x=1, y=4)],
-            {"y": 4},
-        ),  # of several the nearest
-        (
-            _expected(x=1, y=2),
-            [_made(x=1, y=4), _made(x=3, y=3), _made(x=5, y=2)],
-            {"y": 4},
-        ),  # and of those the first
+        # of several the nearest
+        (_expected(x=1, y=2), [_made(x=3, y=3), _made(x=1, y=4)], {"y": 4}),
+        # and of those the first
+        (_expected(x=1, y=2), [_made(x=1, y=4), _made(x=3, y=3), _made(x=5, y=2)], {"y": 4}),
         (_expected(x=1, y="?a date"), [_made(x=1, y="soon")], {"y": "soon"}),
         (_expected(y="?a date"), [_made()], {"y": ...}),
-        (
-            _expected(x=1, y="?a date"),
-            [_made(x=2, y="soon")],
-            {"x": 2},
-        ),  # nobody was asked about the date
+        # nobody was asked about the date
+        (_expected(x=1, y="?a date"), [_made(x=2, y="soon")], {"x": 2}),
     ],
 )
 def test_it_says_what_is_wrong_with_a_call(

@@ -201,9 +201,8 @@ def test_an_end_that_counts_is_a_goodbye(line: CallerLine, score: float, error: 
     result = conversation_valid_end(context(), line)
     assert (result.score, result.error) == (score, error)
     missed = context(**USER_LAST, ended_reason=IDLE)
-    assert (
-        conversation_valid_end(missed, line).score == 1.0
-    )  # or the assistant's silence, which is one, too
+    # or the assistant's silence, which is one, too
+    assert conversation_valid_end(missed, line).score == 1.0
 
 
 # The final state of the call.

@@ -157,9 +157,8 @@ def test_how_soon_the_assistant_yields_is_known_when_it_falls_silent(feed: Feed)
     feed.user_audio(9_000, 10_000)
     assert timings(feed, 2) == ["assistant_still_speaking"]
     late_end = {"event_type": "audio_end", "user": "assistant", "audio_timestamp": 1_790_000_006.5}
-    feed.send(
-        "user_sim", late_end, 10_500
-    )  # filed under the turn in which it began last, as EVA does
+    # filed under the turn in which it began last, as EVA does
+    feed.send("user_sim", late_end, 10_500)
     feed.assistant_audio(11_000, 12_000)
     feed.user_audio(13_000, 14_000)
     assert plain(timing(feed, 2).result) == "assistant_still_speaking"
@@ -172,9 +171,8 @@ def test_a_turn_that_turns_out_to_be_none_is_taken_back() -> None:
         spoken(feed, at_ms, at_ms + 1_000)
         feed.spoke("bot", at_ms + 2_000, at_ms + 3_000)
     assert metrics(feed, "eva_response_speed") == [1.0]
-    feed.assistant_audio(
-        0, 900, behind_ms=9_000
-    )  # there is a simulated caller: it has heard the greeting so far
+    # there is a simulated caller: it has heard the greeting so far
+    feed.assistant_audio(0, 900, behind_ms=9_000)
     assert timings(feed, 1) == [1.0, None]
     assert feed.turn(1).status == "withdrawn"
     assert "eva_response_speed" not in feed.call().eva
@@ -346,9 +344,8 @@ def test_the_hash_of_the_final_state_counts_where_it_comes_with_the_state() -> N
 def test_a_final_state_that_nobody_tells_is_unknown() -> None:
     feed = phoned()
     feed.send("audit", {"type": "call_started", "expected_state": {"fees": {}}}, 0)
-    feed.send(
-        "audit", {"type": "call_started", "agent": "ava"}, 10
-    )  # omitted values stay as they were
+    # omitted values stay as they were
+    feed.send("audit", {"type": "call_started", "agent": "ava"}, 10)
     ended(feed)
     assert metrics(feed, "eva_authentication_success") == ["final_state_unknown"]
     feed = phoned()

@@ -27,9 +27,8 @@ TWO_TURNS: dict[str, Any] = {
 
 def test_the_score_is_the_mean_of_the_turns() -> None:
     result = turn_taking(context(**TWO_TURNS), None)
-    assert (
-        result.score == result.normalized_score == 0.75
-    )  # 1 at 1,000 ms, 0.5 at 4,000 ms with a tool
+    # 1 at 1,000 ms, 0.5 at 4,000 ms with a tool
+    assert result.score == result.normalized_score == 0.75
     assert result.details["per_turn_score"] == {"1": 1.0, "2": 0.5}
     assert result.details["per_turn_reason"] == {"1": "latency", "2": "latency"}
     assert (result.details["num_turns"], result.details["num_evaluated"]) == (2, 2)
@@ -163,10 +162,8 @@ USER, SAID, SILENT = (
         ([USER, CALL, ANSWER], 0.0),
         ([USER, SAID, CALL, ANSWER, CALL, ANSWER], 1.0),
         ([USER, SILENT, CALL], 0.0),
-        (
-            [USER, CALL, (ElementKind.FALLBACK, None), ANSWER],
-            0.0,
-        ),  # one group, whatever comes in between
+        # one group, whatever comes in between
+        ([USER, CALL, (ElementKind.FALLBACK, None), ANSWER], 0.0),
         ([USER, SAID, CALL, SAID, CALL], 1.0),
         ([USER, CALL, SAID, CALL, USER, CALL], 0.3333),
         ([SAID, (ElementKind.TEXT_GROUP, "words"), CALL], 1.0),

@@ -503,10 +503,8 @@ def test_the_run_s_own_latencies_stand_beside_those_from_the_times_of_speech() -
     assert alike.others_ms == apart.others_ms == {StageSource.SPEECH: 1100}
     assert (alike.is_disputed, apart.is_disputed) == (False, True)
     assert phone.call().stages == {Stage.VOICE_TO_VOICE: Agreement(compared=2, disputed=1)}
-    assert (phone.latencies()[1], phone.latencies()[2]) == (
-        1100,
-        1100,
-    )  # the measured score does not change
+    # the measured score does not change
+    assert (phone.latencies()[1], phone.latencies()[2]) == (1100, 1100)
     assert phone.counts("callgauge_stage_values_unmapped_total") == {}
 
 
@@ -694,11 +692,8 @@ def test_a_tool_s_run_is_known_when_it_has_answered() -> None:
         )
 
     expected = Measured(AT_S + 0.5, Stage.TOOL_RUN, StageSource.PIPECAT, 1.5)
-    for moment in (
-        "completed",
-        "failed",
-        "timed_out",
-    ):  # a wait for a tool lasts until its deadline too
+    # a wait for a tool lasts until its deadline too
+    for moment in ("completed", "failed", "timed_out"):
         assert event(f"function_call_{moment}").measured == [expected]
     assert event("function_call_cancelled").measured == []
     assert event("function_call_in_progress").measured == []

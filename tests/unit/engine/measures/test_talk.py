@@ -394,9 +394,8 @@ def test_disagreement_is_that_of_both_sides(feed: Feed) -> None:
     )
     feed.send("judge", ENDED, 9_000)
     feed.advance(60_000)
-    assert (
-        plain(speech(feed).assistant.words_per_minute) == 60.0
-    )  # one word was spoken, whatever the other side heard
+    # one word was spoken, whatever the other side heard
+    assert plain(speech(feed).assistant.words_per_minute) == 60.0
     # The second turn was not understood: EVA's backfill completes it with the intended words.
     assert (plain(of_user(feed).result), plain(of_assistant(feed).result)) == (0.25, 2.0)
     assert (of_user(feed).words, of_assistant(feed).words, of_assistant(feed).turns) == (4, 1, 1)
@@ -579,42 +578,17 @@ def test_a_stretch_that_ends_before_it_begins_has_no_length() -> None:
         (((0, 1),), ((0.5, 2), (9, 10)), (), None, 0),  # the assistant spoke last
         (((0, 1),), ((9, 10),), (ToolRunTimes(2_000, 8_000),), None, 0),  # waiting is explained
         (((0, 1),), ((9, 10),), (ToolRunTimes(2_000, 5_000),), None, 4_000),  # and then it is not
-        (
-            ((0, 1),),
-            ((9, 10),),
-            (ToolRunTimes(5_000, 6_000),),
-            None,
-            7_000,
-        ),  # before the tool and after it
-        (
-            ((0, 1),),
-            ((6, 7),),
-            (ToolRunTimes(3_500, 3_500),),
-            None,
-            0,
-        ),  # it answered at once: 2.5 s before it and after it
-        (
-            ((0, 1),),
-            ((9, 10),),
-            (ToolRunTimes(2_000, 3_000), ToolRunTimes(2_500, 8_000)),
-            None,
-            0,
-        ),  # two at once
-        (
-            ((0, 1),),
-            ((9, 10),),
-            (ToolRunTimes(2_000, None),),
-            None,
-            0,
-        ),  # never answered, but the assistant spoke
+        # before the tool and after it
+        (((0, 1),), ((9, 10),), (ToolRunTimes(5_000, 6_000),), None, 7_000),
+        # it answered at once: 2.5 s before it and after it
+        (((0, 1),), ((6, 7),), (ToolRunTimes(3_500, 3_500),), None, 0),
+        # two at once
+        (((0, 1),), ((9, 10),), (ToolRunTimes(2_000, 3_000), ToolRunTimes(2_500, 8_000)), None, 0),
+        # never answered, but the assistant spoke
+        (((0, 1),), ((9, 10),), (ToolRunTimes(2_000, None),), None, 0),
         (((0, 1),), (), (ToolRunTimes(2_000, None),), 20, 0),
-        (
-            ((0, 1), (9, 10)),
-            ((15, 16),),
-            (ToolRunTimes(2_000, None),),
-            None,
-            5_000,
-        ),  # explains nothing in the next turn
+        # explains nothing in the next turn
+        (((0, 1), (9, 10)), ((15, 16),), (ToolRunTimes(2_000, None),), None, 5_000),
         (((0, 1),), ((0, 1), (5, 6)), (), None, 4_000),  # both stopped at once
     ],
 )

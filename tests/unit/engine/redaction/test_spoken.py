@@ -40,9 +40,8 @@ MONTHS = {
 
 def _spoken(number: int, language: str, form: str = "cardinal") -> str:
     spoken: str = num2words(number, lang=language, to=form)
-    return spoken.replace(
-        "dicotto", "diciotto"
-    )  # num2words loses an i of Italian's eighteen behind a hundred
+    # num2words loses an i of Italian's eighteen behind a hundred
+    return spoken.replace("dicotto", "diciotto")
 
 
 @pytest.mark.parametrize("language", ["en", "de", "fr", "fr_CH", "fr_BE", "es", "it"])

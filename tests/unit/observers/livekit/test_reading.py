@@ -83,9 +83,8 @@ class Observed:
 
 @pytest.fixture(autouse=True)
 def _newest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        attaching, "_known_events", lambda: ("session_usage_updated",)
-    )  # LiveKit is not installed here
+    # LiveKit is not installed here
+    monkeypatch.setattr(attaching, "_known_events", lambda: ("session_usage_updated",))
 
 
 @pytest.fixture

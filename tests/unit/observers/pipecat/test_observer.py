@@ -37,9 +37,8 @@ def test_the_end_of_a_call_waits_two_seconds_for_a_broker_that_is_away(nobody: s
         assert loop.time() < 0.01, "a frame waits for nothing"
         await seen.observer.cleanup()
         assert loop.time() == pytest.approx(FLUSH_SECONDS, abs=0.1)
-        assert (
-            len(seen.observer._call.outbox) == 2
-        )  # the start and the end, which would still be sent
+        # the start and the end, which would still be sent
+        assert len(seen.observer._call.outbox) == 2
         await stop(seen.observer._call.sender)
 
     loop.finish(ended())
@@ -99,6 +98,5 @@ async def test_a_frame_that_cannot_be_read_does_not_hide_the_next() -> None:
 
 def test_one_observer_is_one_call() -> None:
     sources = {CallgaugeObserver(conversation_id="same")._call.outbox.source for _ in range(3)}
-    assert (
-        len(sources) == 3
-    )  # a bot that begins again counts its events from 1: they are no repeats
+    # a bot that begins again counts its events from 1: they are no repeats
+    assert len(sources) == 3

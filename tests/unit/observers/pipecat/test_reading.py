@@ -175,9 +175,8 @@ async def test_the_end_is_told_when_everything_is_over(
 ) -> None:
     seen = Observed(agent="desk", tenant="t", environment="test", goals="g", pipeline_type="s2s")
     await seen.push(frame)
-    assert [event["type"] for event in seen.events] == [
-        "call_started"
-    ]  # the last sentence may still be spoken
+    # the last sentence may still be spoken
+    assert [event["type"] for event in seen.events] == ["call_started"]
     await seen.observer.cleanup()
     await seen.observer.cleanup()
     labels = {
@@ -209,9 +208,8 @@ async def test_callgauge_knows_every_event() -> None:
     assert len(events) == 6
     assert not [event for event in events if isinstance(event, UnrecognizedEvent)]
     assert all((event.model_extra or {}).keys() <= {"conversation_id"} for event in events)
-    assert {event["conversation_id"] for event in seen.events} == {
-        "call-1"
-    }  # a file may have several calls
+    # a file may have several calls
+    assert {event["conversation_id"] for event in seen.events} == {"call-1"}
     assert all(abs(event.timestamp - time.time() * 1000) < 60_000 for event in events)
 
 

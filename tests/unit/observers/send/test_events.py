@@ -267,9 +267,8 @@ def test_what_is_too_large_is_marked_and_the_rest_of_the_event_is_whole() -> Non
     read = json.loads(encoded({"type": "x", "data": {"result": rows, "timestamp": 7}}))
     assert read["data"]["timestamp"] == 7
     assert read["data"]["result"]["unreadable"].startswith("too large")
-    assert (
-        read["data"]["result"]["status"] in FAILED_STATUSES
-    )  # what the result means is known all the same
+    # what the result means is known all the same
+    assert read["data"]["result"]["status"] in FAILED_STATUSES
     elsewhere = json.loads(encoded({"type": "x", "timestamp": 7, "data": {"mine": rows}}))
     assert elsewhere == {
         "type": "x",

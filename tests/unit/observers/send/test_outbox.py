@@ -62,9 +62,8 @@ def test_what_is_not_acknowledged_comes_first_again_and_a_loss_is_told_once() ->
     put(box, *[Rank.METRICS] * 4)
     taken = box.take(2)
     assert [record.type for record in taken] == [LOSS, "metrics", "metrics"]
-    put(
-        box, *[Rank.METRICS] * 2
-    )  # these on their way count: each new one displaces the oldest that waits
+    # these on their way count: each new one displaces the oldest that waits
+    put(box, *[Rank.METRICS] * 2)
     box.settle(taken)
     assert box.take(9)[:3] == taken
     box.settle([])

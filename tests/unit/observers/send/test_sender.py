@@ -90,11 +90,8 @@ async def test_ended_calls_keep_a_bounded_number_of_events(
             box.put(Rank.SPEECH, "speech_event", b"{}")
         await sender.end(box, 0.01)
     sender._has_work()
-    assert [len(box) for box in boxes] == [
-        0,
-        0,
-        3,
-    ]  # the oldest calls gave way, with the count of their events
+    # the oldest calls gave way, with the count of their events
+    assert [len(box) for box in boxes] == [0, 0, 3]
     assert [box.lost["speech"] for box in boxes] == [3, 3, 0]
     await stop(sender)
 

@@ -190,10 +190,8 @@ async def test_a_sender_that_stays_refused_loses_its_events_and_says_what_to_do(
     for _ in range(2):
         box = box_of(b"{}", b"{}")
         failure, settled = await sent(way, box)
-        assert (str(failure), settled) == (
-            f"status {status}: {{}}",
-            [1, 2],
-        )  # a failure still, so the sender pauses
+        # a failure still, so the sender pauses
+        assert (str(failure), settled) == (f"status {status}: {{}}", [1, 2])
         assert box.lost == {"speech": 2}
     (said,) = [record.message for record in caplog.records]
     assert f"status {status}" in said

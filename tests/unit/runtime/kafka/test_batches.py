@@ -141,9 +141,8 @@ def with_length(body: bytes, place: int, change: int) -> bytes:
 @pytest.mark.usefixtures("decoder")
 def test_a_record_whose_fields_do_not_fit_is_left_out_alone() -> None:
     records = [Written(b"a"), Written(b"bb", b"XY"), Written(b"c")]
-    raw = batch(
-        5, records, changed=lambda body: body.replace(b"\x04bb", b"\x7ebb")
-    )  # a key of 63 bytes
+    # a key of 63 bytes
+    raw = batch(5, records, changed=lambda body: body.replace(b"\x04bb", b"\x7ebb"))
     found = list(answered(raw, 5))
     assert offsets(found) == [5, 6, 7]
     (wrong,) = undecodable(found)

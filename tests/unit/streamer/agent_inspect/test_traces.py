@@ -212,9 +212,8 @@ def test_samples_may_be_in_a_file_of_their_own_in_both_of_agent_inspect_s_shapes
         == set(ended.metrics["other"])
         == {"ProgressScore", "SuccessScore"}
     )
-    assert any(
-        "Book a seat." in asked.user for asked in judge.asked
-    )  # traces are judged beside each other
+    # traces are judged beside each other
+    assert any("Book a seat." in asked.user for asked in judge.asked)
     ended = score(traces, "--goals", write(tmp_path / "twice.json", [entry, entry]))
     assert (ended.code, ended.out) == (1, "")
     assert "an id of its own for each sample; seen '7' twice" in ended.err
@@ -458,9 +457,8 @@ def test_a_template_of_ones_own_is_asked_and_a_changed_one_asks_again(
     with scripted_openai(always("C")) as judge:
         template.write_text("{call}\nOf the setting: {subgoal}")
         score(path, *kept, judge=judge)
-        asked = sorted(
-            each.user.splitlines()[-1] for each in judge.asked
-        )  # two traces are judged beside each other
+        # two traces are judged beside each other
+        asked = sorted(each.user.splitlines()[-1] for each in judge.asked)
         assert asked == ['Of the setting: "greeted"', 'Of the trace: "greeted"']
         score(path, *kept, judge=judge)
         assert len(judge.asked) == 2

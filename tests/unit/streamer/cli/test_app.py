@@ -67,9 +67,8 @@ NOBODY = "127.0.0.1:1"
 
 @pytest.fixture(autouse=True)
 def _log_of_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        run_command, "configure_logging", lambda *_, **__: None
-    )  # it would take the log away
+    # it would take the log away
+    monkeypatch.setattr(run_command, "configure_logging", lambda *_, **__: None)
     monkeypatch.setenv("TERMINAL_WIDTH", "200")
 
 

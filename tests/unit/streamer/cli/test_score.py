@@ -141,9 +141,8 @@ def test_what_is_read_first_changes_no_score(score: Command, tmp_path: Path) -> 
     expected = score(*given)
     for seed in range(4):
         shuffled = score(*given, "--arrival", seed)
-        assert (
-            shuffled.progress == expected.progress == [0.0, 0.5, 1.0]
-        )  # after max_turns it is not reported again
+        # after max_turns it is not reported again
+        assert shuffled.progress == expected.progress == [0.0, 0.5, 1.0]
         assert last_values(NewestRows(shuffled.rows)) == last_values(NewestRows(expected.rows))
 
 

@@ -271,9 +271,8 @@ def test_beyond_the_bounds_nothing_is_asked_and_no_call_is_lost(
         assert faults_in(ended) == faults_in(whole)
 
         monkeypatch.setattr(judged_causes, "MOST_QUESTIONS", 10)
-        monkeypatch.setattr(
-            scripted, "CHARS_PER_TOKEN", 0.02
-        )  # this endpoint counts 50 tokens for a character
+        # this endpoint counts 50 tokens for a character
+        monkeypatch.setattr(scripted, "CHARS_PER_TOKEN", 0.02)
         server.asked.clear()
         ended = judged(server, *given)
         assert (ended.code, len(server.asked)) == (1, 1)

@@ -237,11 +237,8 @@ def test_the_first_file_by_name_has_the_id_whatever_was_written_last(changing: C
     changing.write("b.yaml", goal_set("other"))
     assert changing.reload() == ["goal_file_read"]
     changing.write("b.yaml", goal_set("same", "desk"))
-    assert changing.reload() == [
-        "goal_file_read",
-        "goal_folder_problem",
-        "goal_folder_problem",
-    ]  # the problem is back
+    # the problem is back
+    assert changing.reload() == ["goal_file_read", "goal_folder_problem", "goal_folder_problem"]
 
 
 def test_a_set_that_lost_its_id_is_not_found_by_its_agents(changing: Changing) -> None:

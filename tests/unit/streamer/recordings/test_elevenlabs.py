@@ -161,10 +161,8 @@ def test_a_record_that_comes_as_spans_is_the_same_call(tmp_path: Path) -> None:
     *turns, row = said_at_the_end(ours)
     *their_turns, their_row = said_at_the_end(theirs)
     assert turns == their_turns
-    of_its_form = {
-        "events",
-        "traceparent",
-    }  # a record is one event, spans are several, and a trace has an id
+    # a record is one event, spans are several, and a trace has an id
+    of_its_form = {"events", "traceparent"}
     assert {
         name: row.get(name) for name in {**row, **their_row} if row.get(name) != their_row.get(name)
     }.keys() <= of_its_form

@@ -302,9 +302,8 @@ async def test_what_a_reconnect_repeats_is_sent_once_and_what_was_missed_has_no_
         await saying(QUIET_SECONDS, one, QUIET_SECONDS, two)(side)
         await side.breaks()
 
-    call = await followed(
-        first, saying(one, two, three, QUIET_SECONDS, again)
-    )  # the third was missed
+    # the third was missed
+    call = await followed(first, saying(one, two, three, QUIET_SECONDS, again))
     assert words(call.writer) == [("Yes", False), ("Good", True), ("Yes", False), ("Good", True)]
     assert call.count("messages", "repeated") == 2
     assert (call.count("connections", "lost"), call.count("connections", "ended")) == (1, 1)

@@ -124,10 +124,8 @@ def test_one_changed_byte_is_a_forgery(data: st.DataObject) -> None:
     good[place] = data.draw(
         st.integers(min_value=0, max_value=255).filter(lambda byte: byte not in (good[place], 44))
     )
-    assert fault_of(bytes(good)) in (
-        "forged",
-        "malformed",
-    )  # malformed: blanks at the end do not count
+    # malformed: blanks at the end do not count
+    assert fault_of(bytes(good)) in ("forged", "malformed")
 
 
 @pytest.mark.parametrize(
@@ -443,9 +441,8 @@ async def test_a_record_with_too_many_words_leaves_its_figures_and_says_so(
     assert (response.status_code, response.text) == (200, "too_large_to_keep\n")
     record, ended = (event for _, event in receiver.written[-2:])
     assert ended["type"] == "call_ended"
-    assert (
-        record["status"] == "processing"
-    )  # so the words of the transcript are those of the events
+    # so the words of the transcript are those of the events
+    assert record["status"] == "processing"
     assert (
         record["transcript"][2]["conversation_turn_metrics"] == TALK[2]["conversation_turn_metrics"]
     )
@@ -529,9 +526,8 @@ async def test_a_call_that_cannot_be_read_goes_to_its_topic_for_the_quarantine(
         value=record.value,
         headers=list(record.headers),
     )
-    assert isinstance(
-        admit(InputSource.ELEVENLABS, posted, Limits()), QuarantineRecord
-    )  # as the answer says
+    # as the answer says
+    assert isinstance(admit(InputSource.ELEVENLABS, posted, Limits()), QuarantineRecord)
     envelope = read_envelope(record.headers)
     assert envelope is not None
     assert envelope.is_agent_event

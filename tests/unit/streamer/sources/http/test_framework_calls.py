@@ -324,9 +324,8 @@ async def test_a_call_of_two_hours_at_vapi_passes_whole(receiver: Receiver) -> N
     live.append(
         message("end-of-call-report", turns * 20_000, entire, endedReason="customer-ended-call")
     )
-    for first in range(
-        0, len(live) - 6, 200
-    ):  # those with a short history: together, which is faster
+    # those with a short history: together, which is faster
+    for first in range(0, len(live) - 6, 200):
         answer = await receiver.events(live[first : min(first + 200, len(live) - 6)])
         assert (answer.status_code, answer.json()["refused_events"]) == (202, 0)
     await told(receiver, live[-6:])
@@ -965,10 +964,8 @@ def test_what_a_session_of_openai_is_told_and_what_it_makes_of_sound(
         ),
         ({"systemPrompt": "Be short."}, {"instructions": "Be short."}),
         ({"functions": [{"name": "find"}]}, {"tools": [{"name": "find"}]}),
-        (
-            {"functions": [{"name": "find"}], "toolIds": ["t-1"]},
-            {},
-        ),  # which one that is, nobody says
+        # which one that is, nobody says
+        ({"functions": [{"name": "find"}], "toolIds": ["t-1"]}, {}),
         ("gpt", {}),
     ],
 )

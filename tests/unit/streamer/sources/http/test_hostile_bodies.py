@@ -251,10 +251,8 @@ def hostile(name: str, size: int) -> tuple[bytes, str]:
 def test_a_hostile_body_is_read_in_short_steps(name: str) -> None:
     body, content_type = hostile(name, SIZE)
     with kept_out_of_collections():
-        longest, since = (
-            0.0,
-            time.thread_time(),
-        )  # of this thread: what else the machine does is no matter here
+        # of this thread: what else the machine does is no matter here
+        longest, since = 0.0, time.thread_time()
         try:
             for _ in posted_events(body, content_type, {}):
                 longest, since = max(longest, time.thread_time() - since), time.thread_time()

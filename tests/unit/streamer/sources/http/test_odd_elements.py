@@ -95,9 +95,8 @@ async def test_of_an_event_alone(name: str, receiver: Receiver) -> None:
 async def test_of_any_other_type(element: bytes, receiver: Receiver) -> None:
     good = json.dumps(started()).encode()
     answer = await receiver.events(b"[" + b",".join([good, element, good]) + b"]")
-    expected = (
-        (400, 0) if element in (b"{", b"}") else (207, 2)
-    )  # then nobody can say where the elements end
+    # then nobody can say where the elements end
+    expected = (400, 0) if element in (b"{", b"}") else (207, 2)
     assert (answer.status_code, answer.json()["accepted_events"]) == expected
 
 

@@ -31,9 +31,8 @@ from streamer.sources.simulator.traffic import SimulatedCall, simulate_call, sim
 from tests.support.calls.rows_of_calls import call_of
 
 with warnings.catch_warnings():
-    warnings.simplefilter(
-        "ignore", DeprecationWarning
-    )  # pipecat imports audioop, which leaves Python in 3.13
+    # pipecat imports audioop, which leaves Python in 3.13
+    warnings.simplefilter("ignore", DeprecationWarning)
     from pipecat.observers.function_call_observer import FunctionCallEvent, FunctionCallEventKind
     from pipecat.observers.service_metrics_observer import ServiceLatencyRecord, ServiceUsageRecord
     from pipecat.observers.speaking_observer import SpeechEvent, SpeechEventKind
@@ -152,9 +151,8 @@ def test_phone_calls_carry_records_that_pipecat_itself_would_write(
                 record = RECORD_CLASSES[name].model_validate(data)
                 assert record.model_dump(mode="json", exclude_none=True) == data
             for key in ("timestamp", "started_at", "in_progress_at"):
-                if isinstance(
-                    data.get(key), float
-                ):  # epoch seconds, at or before the moment it was seen
+                # epoch seconds, at or before the moment it was seen
+                if isinstance(data.get(key), float):
                     assert 0 <= event["timestamp"] - data[key] * 1000 < 60_000
     assert seen.keys() == RECORD_CLASSES.keys() | {
         "turn_started",
