@@ -61,7 +61,9 @@ def test_what_is_forked_has_all_loaded_and_no_thread(tmp_path: Path) -> None:
     that it holds then.
     """
     seen = tmp_path / "seen"
-    forkserver._forkserver._stop()  # type: ignore[attr-defined]  # another test may have begun one that has less loaded
+    # another test may have begun one that has less loaded
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    warm_starts._FORKS.set_forkserver_preload([warm_starts.__name__, *LOADED])
     process = warm_starts._FORKS.Process(target=_look, args=(seen,))
     process.start()
     process.join(patient(30))
