@@ -94,6 +94,9 @@ NOT_RUN: Final = {
         "docs/sources/agent-inspect.md: callgauge score traces.jsonl "
         "--format agent-inspect --judge "
     ): ("needs a judge with a key: tests/unit/streamer/agent_inspect"),
+    ("docs/goals.md: callgauge trials calls.jsonl --causes --judge on --verdicts "): (
+        "needs a judge with a key: tests/unit/streamer/cli/test_trial_causes.py"
+    ),
     ("docs/sources/elevenlabs.md: CALLGAUGE_MONITOR__API_KEY=file:/run/secrets/elevenlabs-api-"): (
         "needs ElevenLabs: tests/integration/test_monitor.py"
     ),

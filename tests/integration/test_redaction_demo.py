@@ -699,5 +699,6 @@ def test_switched_off_it_is_everywhere(run_demo: Any) -> None:
     }
     pages |= {"/?text=cancel", "/calls/nobody", "/api/v1/fleet", "/api/v1/openapi.json"}
     logs = {f"log of the {name}" for name in ("sequencer", "exporter", "judge", "console")}
-    assert silent ^ {*pages, *logs, "topic annotations", "topic goals", "topic sequencer"} == set()
+    topics = {f"topic {name}" for name in ("annotations", "goals", "scores.own", "sequencer")}
+    assert silent ^ pages ^ logs ^ topics == set()
     assert demo.counted["callgauge_redactions_total"] == 0
