@@ -27,12 +27,15 @@ PYTEST := $(BIN)/python -m pytest
 LINTED := $(BIN)/python -m tests.tidy.linters $(PYTEST)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-fast test-pythons test-long laws durations check audit lock bench pressure conformance drills chaos kafka release cut clean
+.PHONY: help setup serve demo test test-all test-fast test-pythons test-long laws durations check audit lock bench pressure conformance drills chaos kafka release cut clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 setup: $(RUNS) ## make .venv with callgauge and what it needs to run; targets that test add their tools
+
+serve: $(RUNS) ## everything on this machine for your own calls, no broker needed (ARGS="--folder calls --port 8070")
+	@$(BIN)/callgauge serve $(ARGS)
 
 demo: $(RUNS) ## simulated calls, every role in one process, no broker needed (ARGS="--calls 12")
 	@$(BIN)/callgauge demo $(ARGS)
