@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -123,7 +124,8 @@ class Behind(NamedTuple):
                 (reader, each)
                 for reader in readers
                 for each in reader.inputs.values()
-                if each.tp.topic == topic
+                # a shard that has just begun has its inputs before its consumer has them
+                if each.tp.topic == topic and each.tp in reader._consumer.assignment()
             ]
             for reader, each in late:
                 reader._consumer.pause(each.tp)
@@ -153,6 +155,9 @@ async def _main(
     finally:
         for task in beside:
             task.cancel()
+        for ended in await asyncio.gather(*beside, return_exceptions=True):
+            if isinstance(ended, Exception):
+                traceback.print_exception(ended)
 
 
 async def _tell(sequencer: Sequencer) -> None:
