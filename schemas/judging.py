@@ -89,7 +89,8 @@ def check_template(text: str) -> str:
         '{call} Is {subgoal} done?'
         >>> check_template("Read {answers}.")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        schemas.judging.TemplateError: the place {subgoal} is missing; put it where the judge should read the details of the subgoal, ...
+        schemas.judging.TemplateError: the place {subgoal} is missing; put it where the judge should
+        read the details of the subgoal, ...
     """
     if len(text) > MAX_TEMPLATE_CHARS:
         raise TemplateError(

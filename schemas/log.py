@@ -1,7 +1,7 @@
 """The records of `events`, the log of all events of a call in one order: what their headers say,
 and the ticks that tell time.
 
-The sequencer writes the log and nobody else does. A record has the bytes that its producer sent and
+Only the sequencer writes the log. A record has the bytes that its producer sent and
 the producer's headers, and one header of ours: who appended it, and where it came from. A tick is a
 record without a key: up to which time every input is read, and where each stands. Pure: bytes in,
 values out.
@@ -53,7 +53,7 @@ class Origin(NamedTuple):
 
     Attributes:
         source: The input.
-        generation: How often that partition of the input was made anew, as far as the sequencer has
+        generation: How often that partition of the input was recreated, as far as the sequencer has
             seen.
         partition: Partition number there.
         offset: Offset there.
@@ -117,7 +117,7 @@ class Tick(BaseModel):
             time alone.
         left_out: Input partitions that have given no answer for too long, so that time goes on
             without them: topic and partition.
-        gap_ms: For how long before it nobody took events, as while a machine sleeps: silence in
+        gap_ms: For how long before it no events were taken, as while a machine sleeps: silence in
             that time is none. Below 0, time goes back by so much: the clock that told it was ahead.
         place: Offset in the log, once it is read there.
     """

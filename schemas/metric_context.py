@@ -99,7 +99,7 @@ class MetricContext(BaseModel):
         `unknown`.
 
         Args:
-            with_unset: Whether facts that nobody supplied are there as null, and not left out.
+            with_unset: Whether facts that were not supplied are there as null, and not left out.
         """
         is_evas = self.turns_by == "eva"
         unset = set() if with_unset else {name for name in _SUPPLIED if getattr(self, name) is None}

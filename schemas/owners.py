@@ -31,7 +31,7 @@ class PartitionRow(BaseModel):
         known_ms: Known time at the place.
         version: Version of code and settings with which the values of the open calls were decided;
             empty while they are published once again.
-        base: What is added to revisions, because the log was made anew and its places begin again;
+        base: What is added to revisions, because the log was recreated and its places begin again;
             0 in nearly every log.
         cut: The place at which records of open calls were missed last; 0 if none ever were. Of
             calls that had scores by then nothing counts that becomes known later.

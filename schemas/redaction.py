@@ -89,7 +89,7 @@ class RedactionRules(BaseModel):
         ge=1900,
         le=2100,
         description=(
-            "A full date up to the end of this year counts as a date of birth also where nobody "
+            "A full date up to the end of this year counts as a date of birth also where no text "
             "says that it is one."
         ),
     )

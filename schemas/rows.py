@@ -2,7 +2,7 @@
 turn.
 
 A row is the whole as it is now. Of the same turn, or of the same call, a row replaces those in
-front of it, so nobody has to fold anything: the newest row is all there is to know. A measure of
+front of it, so no reader has to fold anything: the newest row is all there is to know. A measure of
 the engine is a part of the row itself. Times are ms since 1970 unless they say otherwise, and a
 field with its default is not on the wire. Rows are not changed by those who read them.
 """
@@ -82,8 +82,8 @@ class Labels(Struct, frozen=True, omit_defaults=True):
     Attributes:
         agent: Name of the agent; `unknown` until a `call_started` says it.
         version: Version of the agent.
-        tenant: Whose agent it is; `unknown` if nobody says it.
-        environment: Where it runs, for example `production`; `unknown` if nobody says it.
+        tenant: Whose agent it is; `unknown` if no event says it.
+        environment: Where it runs, for example `production`; `unknown` if no event says it.
         pipeline_type: How the agent is built.
     """
 

@@ -419,7 +419,7 @@ def _forgetting_faults(
             severity=Severity.WARNING,
             seen=f"records are kept for {duration(kept_ms)} (retention.ms), but calls for "
             f"{duration(calls_kept_ms)}: a history that is "
-            "made anew would bring forgotten calls back",
+            "recreated would bring forgotten calls back",
             setting=f"retention.ms={_UNLIMITED if calls_kept_ms == math.inf else round(calls_kept_ms)}",
         )
 
@@ -440,8 +440,8 @@ def _harm_of(topic: Topic) -> str:
 def _harm_of_other_clocks(topic: Topic) -> str:
     if topic.name == EVENTS_TOPIC:
         return (
-            "old recordings that are played again would be deleted at once, and readers that look "
-            "by time would miss events"
+            "old recordings that are played again would be deleted immediately, and readers that "
+            "look by time would miss events"
         )
     if topic.name == SCORES_TOPIC:
         return (

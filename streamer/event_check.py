@@ -82,7 +82,7 @@ RESULTS: Final = (
             "elevenlabs interruption",
             "user_sim audio_end",
         ),
-        "nobody knows who spoke over whom",
+        "it is unknown who spoke over whom",
     ),
     Result(
         "dead air",
@@ -160,7 +160,7 @@ RESULTS: Final = (
         "above",
     ),
     Result(
-        "the end of the call at once",
+        "the end of the call immediately",
         _any_of("call_ended", RECORD, "user_sim connection_state"),
         "the call closes when it has been idle for a while",
     ),
@@ -467,9 +467,8 @@ def _faults(findings: Findings) -> Iterator[str]:
     if findings.contradicted:
         yield (
             "Latencies that the sounds of their turn contradict: longer than the wait that they "
-            "are part of, or than the turn. They "
-            "are in no score. Check the unit: seconds, and milliseconds only where the event says "
-            "so."
+            "are part of, or than the turn. They are in no score. Check the unit: seconds, and "
+            "milliseconds only where the event says so."
         )
         yield from (
             f"  {count:>7}  {stage} of {source}"

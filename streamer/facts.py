@@ -35,7 +35,7 @@ STOPPED_BY_SIGNAL: Final = 130
 STOP_OVERDUE: Final = 1
 """Stopping the roles of `run` took too long."""
 READER_GONE: Final = 141
-"""Nobody reads the output any more: 128 and the number of SIGPIPE."""
+"""The output is not read any more: 128 and the number of SIGPIPE."""
 
 
 # The version of the running program.

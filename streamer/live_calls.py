@@ -41,7 +41,7 @@ class CallsOnScreen:
     """The calls with a record since a moment, as far as `scores` was read.
 
     Attributes:
-        table: The calls, with those that nobody asked for.
+        table: The calls, with those that were not asked for.
         totals: Totals of the calls that are asked for.
         news: The newest lines of note of the calls that are asked for.
         known: Up to when what happened is known.

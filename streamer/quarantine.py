@@ -370,7 +370,7 @@ class RefusedRecords:
         record = await self.reader.read(Coordinates.of(entry))
         key = (record.key or b"")[:MAX_NAME_CHARS].decode("utf-8", "replace")
         if key != entry.key or record.timestamp != entry.quarantined_at_ms:
-            raise RecordGoneError("another record is there now: the topic was made anew since")
+            raise RecordGoneError("another record is there now: the topic was recreated since")
         return record
 
     def judged(self, record: Any, now_ms: int) -> Arrival | QuarantineRecord:
@@ -645,8 +645,8 @@ def _rows(*rows: tuple[str, RenderableType]) -> Table:
 Result = TypeVar("Result")
 UNTIMELY: Final = (
     "A record that is put back gets a new broker time, so one that was refused for its time is "
-    "refused again unless "
-    "max_event_time_skew_ms is raised, or 0, for the evaluator and for this command."
+    "refused again unless max_event_time_skew_ms is raised, or 0, for the evaluator and for this "
+    "command."
 )
 MAX_REPLAYED: Final = 10_000
 """One replay is checked, confirmed and reported as a whole; more records need several."""
@@ -697,12 +697,12 @@ async def replay(
         wanted: Which records.
         folder: The folder of a `serve`; None for Kafka.
         is_dry_run: Whether to append nothing.
-        is_agreed: Whether nobody is to be asked.
+        is_agreed: Whether no question is to be asked.
 
     Raises:
         BadParameter: Too many match.
         KafkaUnreachableError: No broker answers, or a right is missing.
-        Exit: Nobody agreed, or a signal came.
+        Exit: The user did not agree, or a signal came.
     """
     if folder is None:
         await require_access(settings.kafka, PUT_BACK_NEEDS)

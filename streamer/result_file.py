@@ -23,7 +23,7 @@ class ResultFileError(OperatorError):
 
 
 def require_place(path: Path) -> None:
-    """Checks the place before anything is read, so that nobody waits for a file that cannot be
+    """Checks the place before anything is read, so that no one waits for a file that cannot be
     written.
 
     Raises:

@@ -13,7 +13,8 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def stop_on_signals() -> Iterator[asyncio.Event]:
-    """Gives an event that the first SIGINT or SIGTERM sets; a second one ends the process at once.
+    """Gives an event that the first SIGINT or SIGTERM sets; a second one ends the process
+    immediately.
 
     The second signal ends it without cleaning up, with exit code 128 plus the signal's number. That
     is so until the end of the process, since cleaning up after this block can hang too.

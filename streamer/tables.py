@@ -125,7 +125,7 @@ TRIAL_COLUMNS: Final[tuple[Computed[Trial], ...]] = (
         "1 when every subgoal is reached",
         _known(lambda trial: trial.success, float),
     ),
-    Computed("success_unknown", "text", "why nobody knows", _unknown(lambda trial: trial.success)),
+    Computed("success_unknown", "text", "why it is unknown", _unknown(lambda trial: trial.success)),
     Computed(
         "progress",
         "real",
@@ -133,7 +133,7 @@ TRIAL_COLUMNS: Final[tuple[Computed[Trial], ...]] = (
         _known(lambda trial: trial.progress, float),
     ),
     Computed(
-        "progress_unknown", "text", "why nobody knows", _unknown(lambda trial: trial.progress)
+        "progress_unknown", "text", "why it is unknown", _unknown(lambda trial: trial.progress)
     ),
     Computed(
         "reached",
@@ -234,7 +234,8 @@ def print_table(columns: Sequence[AnyColumn], rows: Iterable[Row], parquet: Path
 def csv_text(rows: Iterable[Row]) -> str:
     r"""The rows as lines of CSV.
 
-    A text is one line, and one that a spreadsheet would take for a formula begins with an apostrophe.
+    A text is one line, and one that a spreadsheet would take for a formula begins with an
+    apostrophe.
 
     >>> csv_text([["=1+1", None, 0.5, "a\nb"]])
     "'=1+1,,0.5,a b\n"

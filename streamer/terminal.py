@@ -57,7 +57,8 @@ def print_json(text: str) -> None:
 
 
 def visible_json(text: str) -> str:
-    r"""JSON with JSON's own escape for each character that cannot be seen, so a program reads the same values from it.
+    r"""JSON with JSON's own escape for each character that cannot be seen, so a program reads the
+    same values from it.
 
     Example:
         >>> visible_json('{"said": "\u202eno"}')

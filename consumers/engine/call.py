@@ -280,8 +280,8 @@ class Call:
     @property
     def is_none(self) -> bool:
         """Whether nothing shows that this is a call: a trace has spans around a call, also where
-        nobody ever speaks. Its rows wait for the first speech, word or tool. If it ends before, it
-        ends without a row, and a later one may have its id.
+        no speech ever comes. Its rows wait for the first speech, word or tool. If it ends before,
+        it ends without a row, and a later one may have its id.
         """
         return not self._is_real and self.live.is_told_later and self.live.tells_nothing
 
@@ -432,8 +432,8 @@ class Call:
         self._plan()
 
     def pass_gap(self, from_ms: int, until_ms: int) -> None:
-        """Notes that nobody took events in this time: no silence in it ends the call, is dead air,
-        or is a stall.
+        """Notes that no events were taken in this time: no silence in it ends the call, is dead
+        air, or is a stall.
         """
         if until_ms < from_ms:
             self.end.go_back(until_ms)
@@ -458,7 +458,7 @@ class Call:
         self.next_decision_ms = due_ms if self.is_over else min(due_ms, self._row_due_ms)
 
     def release(self) -> None:
-        """Cuts the reference cycles of a closed call, so that its memory is freed at once."""
+        """Cuts the reference cycles of a closed call, so that its memory is freed immediately."""
         self._closing = None
         self.history.release()
         self.__dict__.pop("live")

@@ -100,7 +100,7 @@ NOT_TOLD: Final = "no event of the call has it"
 NO_FILES: Final = "no folder of files belongs to this call"
 NO_SCRIPT: Final = "only the script of a simulated caller says what the user meant to say"
 NO_LISTENER: Final = (
-    "nobody transcribes what the user hears; only of answers that were cut off, the part is known "
+    "what the user hears is not transcribed; only of answers that were cut off, the part is known "
     "that was heard"
 )
 NO_USER_WORDS: Final = "no event of the call has words of the user"

@@ -315,7 +315,7 @@ class PartitionEvaluator:
         call = self._calls.get(conversation_id)
         out: list[Effect] = []
         if call is None:
-            # A verdict opens no call: nobody here has asked for it.
+            # A verdict opens no call: it was not asked for here.
             if conversation_id in self._closed or isinstance(arrival.event, JudgeVerdict):
                 self._outcomes[source, "after_close"] += 1
                 return ()
@@ -397,8 +397,8 @@ class PartitionEvaluator:
         return out
 
     def pass_gap(self, from_ms: int, until_ms: int) -> None:
-        """Notes that nobody took events in this time, as while the machine slept: what seems silent
-        was only not heard.
+        """Notes that no events were taken in this time, as while the machine slept: what seems
+        silent was only not heard.
 
         Call it before `pass_time` lets that time pass. A silence that lasted by its beginning is
         decided then as ever. A gap that ends before it begins is a clock that was ahead and is set

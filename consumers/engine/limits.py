@@ -142,8 +142,8 @@ class LimitSettings(BaseModel):
 
 
 class Limits(LimitSettings):
-    """All bounds of one partition's evaluation: those of the settings, and those that nobody has to
-    change.
+    """All bounds of one partition's evaluation: those of the settings, and those that users do not
+    have to change.
     """
 
     max_record_parts: int = Field(
@@ -151,7 +151,7 @@ class Limits(LimitSettings):
         gt=0,
         description="Most commas and opening brackets of one record: to read "
         "so many values takes 20 ms, "
-        "in which nobody else has a "
+        "in which no other call has a "
         "turn. The record of a whole ElevenLabs call may have twice as many: that of two hours has "
         "some 45,000.",
     )

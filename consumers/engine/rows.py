@@ -232,7 +232,7 @@ class CallRows:
             self.count(turn, f"user_turn.{waits}")
 
     def interrupts(self, turn: int, known_ms: int, by: Speaker, *, is_withdrawn: bool) -> None:
-        """Notes who began to speak over the other, or that nobody did. It counts once the call has
+        """Notes who began to speak over the other, or that neither did. It counts once the call has
         left the turn.
         """
         self.set_turn(turn, known_ms)
@@ -271,7 +271,7 @@ class CallRows:
 
         Args:
             completed: Sets in the copy of a row of a turn what is no reason to make one, and what
-                nobody needs to keep.
+                need not be kept.
             revision: The revision of all of them, where a new version publishes them again.
         """
         if self._goals_row is not None:

@@ -45,7 +45,8 @@ broker's limit.
 MOMENTS: Final = frozenset(
     {"started", "wait", "user_turn", "dead_air", "tool", "errors", "goals", "subgoal", "stall"}
 )
-"""What happens in a call just now, by the first part of its name in `news`: it is written at once.
+"""What happens in a call just now, by the first part of its name in `news`: it is written
+immediately.
 All else that a row says, and a transcript, may wait for half a second.
 """
 
@@ -163,7 +164,7 @@ class Outbox:
                     await self._changed.wait()
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Has what waits written at once, and waits until this holds."""
+        """Has what waits written immediately, and waits until this holds."""
         if self._decisions and not holds():
             self._due_at = 0.0
             self._changed.set()

@@ -70,7 +70,7 @@ class GroupWatch:
         return [each for each in await self._members() if self._is_stranger(each)]
 
     def _is_stranger(self, member: Member) -> bool:
-        # While the members share out the partitions anew, the coordinator does not say what they
+        # While the members reassign the partitions, the coordinator does not say what they
         # subscribe to.
         return not member.client.endswith("-evaluator") or member.topics not in (None, self._topics)
 

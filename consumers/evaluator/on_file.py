@@ -1,7 +1,7 @@
 """The evaluator of one machine: folds the log in a file, and writes what it decides into the same
 file, with the place.
 
-There is one log and one process, so nobody is fenced off and nothing is shared out. All else is as
+There is one log and one process, so there is no fencing and no assignment. All else is as
 on Kafka: `Partition` folds, one transaction has whole decisions and the place behind them, and a
 start folds again, silently, what was folded of the calls that are open.
 """

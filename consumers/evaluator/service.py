@@ -58,7 +58,7 @@ CLOSE_SECONDS: Final = 1.0
 LARGE_BYTES: Final = 65_536
 """A record with more bytes has a turn of its own: it may take 40 ms."""
 MAX_POLL_SECONDS: Final = 1.0
-"""How long a poll may take. While the group shares out its partitions anew, the client's would not
+"""How long a poll may take. While the group reassigns its partitions, the client's would not
 come back.
 """
 MAX_SILENT_SECONDS: Final = 30.0
@@ -109,7 +109,7 @@ class ClaimOvertakenError(OvertakenError):
 
 
 class LogMadeAnewError(OperatorError):
-    """An offset of the log came twice, so it was deleted and made anew, or lost its end. The role
+    """An offset of the log came twice, so it was deleted and recreated, or lost its end. The role
     must end.
     """
 
@@ -287,7 +287,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         waits to be written.
         """
         self._looked_at = time.monotonic()
-        await asyncio.sleep(0)  # a poll that finds something gives nobody else a turn
+        await asyncio.sleep(0)  # a poll that finds something gives no other task a turn
         await self._until(self._has_room, to_seconds(self._settings.tick_ms))
         if self._has_room():
             await self._take(await self._polls.watched(self._poll))
@@ -368,7 +368,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         return LogMadeAnewError(
             f"Log {record.topic}[{record.partition}]: offset {partition.next_offset} was to come "
             f"next, and {record.offset} came. The topic "
-            "was deleted and made anew, or lost its end. The evaluator ends; the next one reads it "
+            "was deleted and recreated, or lost its end. The evaluator ends; the next one reads it "
             "from its first record, and publishes "
             "nothing of what happened before the time that was reached. Do not delete it while "
             "calls run."
@@ -401,7 +401,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
         """Writes and commits the folded records. State is kept, because most partitions usually
-        come back at once.
+        come back immediately.
         """
         self._joining_since = time.monotonic()
         try:
@@ -540,7 +540,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
         The last claim of a former owner can come after ours. Then nothing is kept, and all are
         claimed once more. A role that ended for that would leave the group, which would share out
-        everything anew and bring more such claims: on a busy machine, without end.
+        everything again and bring more such claims: on a busy machine, without end.
         """
         numbers = sorted((*kept, *new))
         for pause_seconds in CLAIM_AGAIN_SECONDS:
@@ -649,7 +649,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             if not (is_revoked and isinstance(error, OvertakenError)):
                 self._fail(error)
 
-    # Commits: nobody reads on from there, they are for tools that show the lag.
+    # Commits: no reader continues from there, they are for tools that show the lag.
 
     async def _commit_for_ever(self) -> bool:
         while True:

@@ -64,8 +64,8 @@ class EvaluatorSettings(BaseModel):
         gt=0,
         le=MAX_TRANSACTION_MS,
         description=(
-            "How long a transaction that nobody ends hides later scores from readers, in ms, if "
-            "nobody takes over."
+            "How long an abandoned transaction hides later scores from readers, in ms, if no "
+            "successor takes over."
         ),
     )
     closed_overlap_ms: int = Field(

@@ -195,7 +195,7 @@ class Takeover:
                 number: each.row for number, each in (await self._owners(reader, marks)).items()
             }
             ends = await consumer.end_offsets(list(logs.values()))
-            # Of a log that was made anew, all calls that ever closed may come again.
+            # Of a log that was recreated, all calls that ever closed may come again.
             since_ms = {
                 number: 0
                 if row is None or _is_anew(row, ends[logs[number]])

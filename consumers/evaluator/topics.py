@@ -144,8 +144,8 @@ def _refusal(kafka: KafkaSettings, faults: Iterable[TopicFault]) -> str:
             "or not written, so callgauge does not start.",
             *lines,
             "  `kafka-configs.sh --alter --entity-type topics --entity-name TOPIC --add-config "
-            "NAME=VALUE` changes a "
-            "setting; where a call may be shorter, lower max_call_duration_ms instead.",
+            "NAME=VALUE` changes a setting; where a call may be shorter, lower "
+            "max_call_duration_ms instead.",
         ]
     )
 

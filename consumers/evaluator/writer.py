@@ -164,8 +164,8 @@ class Writer:
     Attributes:
         id: Id of its transactions, which no other writer ever has.
         writing_since: When the current write began, in seconds of the monotonic clock; None while
-            there is none. If it is not None after the end of `run`, nobody knows whether that write
-            was made.
+            there is none. If it is not None after the end of `run`, it is unknown whether that
+            write was made.
     """
 
     def __init__(
@@ -235,7 +235,7 @@ class Writer:
            decided in front of the place of the newest row is published, and nothing else.
         2. It is all written or not at all. While it is not known which, nothing else is written:
            the role ends (`WriteError`).
-        3. A successor writes its mark under the id of the partition, so nobody before it can name
+        3. A successor writes its mark under the id of the partition, so no predecessor can name
            another producer any more, and fences off each producer that a row or a mark names
            (`Claims`). Then all that was ever written here stands in front of its mark.
         4. It takes the newest row in front of the mark, and which calls have closed (`Takeover`).

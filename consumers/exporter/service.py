@@ -15,7 +15,7 @@ counted record, decides the effect of a restart on the sums over all processes:
 - Prometheus never sees the counts between its last scrape and the end of a process: at most those
   of one scrape interval.
 
-A new group begins at the end of `scores` and commits that position at once, so that its first
+A new group begins at the end of `scores` and commits that position immediately, so that its first
 restart skips nothing either.
 
 Gauges take the newest row of each running call, and every one of them is said again once a minute.
@@ -135,7 +135,7 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
                 "partitions",
             )
         if not self._assigned.is_set():
-            return ("exporter: its group shares out the partitions of scores anew",)
+            return ("exporter: its group reassigns the partitions of scores",)
         return ()
 
     def stalled(self) -> Sequence[str]:

@@ -34,21 +34,18 @@ FILE_NAME: Final = "annotations.sqlite"
 
 TABLES: Final = (
     "CREATE TABLE annotation (conversation_id TEXT, by TEXT, label TEXT, at_ms INTEGER NOT NULL, "
-    "note TEXT NOT NULL, "
-    "is_withdrawn INTEGER NOT NULL, agent TEXT NOT NULL, tenant TEXT NOT NULL, PRIMARY KEY "
-    "(conversation_id, by, label)) WITHOUT ROWID",
+    "note TEXT NOT NULL, is_withdrawn INTEGER NOT NULL, agent TEXT NOT NULL, tenant TEXT NOT NULL, "
+    "PRIMARY KEY (conversation_id, by, label)) WITHOUT ROWID",
     "CREATE INDEX annotation_by_label ON annotation (label, at_ms)",
     "CREATE TABLE forgotten (call BLOB PRIMARY KEY)",
     "CREATE TABLE forgotten_tenant (tenant TEXT PRIMARY KEY, at_ms INTEGER NOT NULL)",
     "CREATE TABLE position (topic TEXT, partition INTEGER, next INTEGER NOT NULL, PRIMARY KEY "
-    "(topic, partition)) "
-    "WITHOUT ROWID",
+    "(topic, partition)) WITHOUT ROWID",
 )
 _UPSERT: Final = (
     "INSERT INTO annotation VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET at_ms = "
-    "excluded.at_ms, note = excluded.note, "
-    "is_withdrawn = excluded.is_withdrawn, agent = excluded.agent, tenant = excluded.tenant WHERE "
-    "excluded.at_ms >= at_ms"
+    "excluded.at_ms, note = excluded.note, is_withdrawn = excluded.is_withdrawn, agent = "
+    "excluded.agent, tenant = excluded.tenant WHERE excluded.at_ms >= at_ms"
 )
 _HAS: Final = "SELECT 1 FROM annotation WHERE conversation_id = ? AND by = ? AND label = ?"
 _NEWEST: Final = (
@@ -57,13 +54,11 @@ _NEWEST: Final = (
 )
 _LABELS: Final = (
     "SELECT label, conversation_id FROM annotation WHERE label != '' AND NOT is_withdrawn GROUP BY "
-    "1, 2 "
-    "ORDER BY max(at_ms) DESC LIMIT ?"
+    "1, 2 ORDER BY max(at_ms) DESC LIMIT ?"
 )
 _OF_A_CALL: Final = (
     "SELECT by, label, at_ms, note, agent, tenant FROM annotation WHERE conversation_id = ? AND "
-    "NOT is_withdrawn "
-    "ORDER BY at_ms, by, label"
+    "NOT is_withdrawn ORDER BY at_ms, by, label"
 )
 
 
@@ -176,8 +171,7 @@ class Annotations:
             # ours
             (
                 f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} ORDER BY rowid "  # noqa: S608
-                "DESC "
-                "LIMIT -1 OFFSET ?)"
+                "DESC LIMIT -1 OFFSET ?)"
             ),
             [most],
         )

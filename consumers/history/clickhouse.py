@@ -30,8 +30,8 @@ MAX_MESSAGE_CHARS: Final = 500
 _PARAMETERS: Final = {"text": "String", "integer": "Float64", "real": "Float64"}
 _NOT_FORGOTTEN: Final = (
     "conversation_id NOT IN (SELECT conversation_id FROM forgotten) AND first_known_ms >= "
-    "transform(ifNull(\"labels.tenant\", ''), "
-    "(SELECT groupArray(tenant) FROM tenants), (SELECT groupArray(at_ms) FROM tenants), toInt64(0))"
+    "transform(ifNull(\"labels.tenant\", ''), (SELECT groupArray(tenant) FROM tenants), (SELECT "
+    "groupArray(at_ms) FROM tenants), toInt64(0))"
 )
 _ASKED: Final = "IN (SELECT unhex(arrayJoin(splitByChar(',', {ids:String}))))"
 """Ids travel as hexadecimal numbers, because a list of texts is quoted in no way that all versions
@@ -210,7 +210,7 @@ class ClickHouseHistory:
         return [(label, name) for label, name in self._rows(sql, {})]
 
     def annotations_of(self, conversation_ids: Collection[str]) -> Mapping[str, list[Annotation]]:
-        """Returns what people said of these calls, by conversation; calls of which nobody said
+        """Returns what people said of these calls, by conversation; calls without any are
         anything are left out.
         """
         sql = (

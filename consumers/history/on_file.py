@@ -2,7 +2,7 @@
 calls.
 
 A batch and the place to read on from are one transaction of the store; what it has taken is deleted
-from the log after that. What is to be forgotten leaves the log, too: at once if the call has
+from the log after that. What is to be forgotten leaves the log, too: immediately if the call has
 closed, otherwise with its closed row, which is passed over here.
 """
 

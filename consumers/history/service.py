@@ -95,8 +95,7 @@ class HistoryRole:
         if settings.folder is None:
             raise SetupError(
                 "History: there is no folder for past calls, so it does not start. Set "
-                "history.folder, for example "
-                "CALLGAUGE_HISTORY__FOLDER=history."
+                "history.folder, for example CALLGAUGE_HISTORY__FOLDER=history."
             )
         self.ready = asyncio.Event()
         self._folder = settings.folder

@@ -493,7 +493,7 @@ class SqliteHistory:
 
         Args:
             conversation_ids: The calls.
-            for_good: Whether their words must leave the index of words, which is written anew.
+            for_good: Whether their words must leave the index of words, which is rewritten.
                 Otherwise it keeps them, unfound, until it is.
 
         Raises:
@@ -795,7 +795,7 @@ class SqliteHistory:
         return self._annotations().labels()
 
     def annotations_of(self, conversation_ids: Collection[str]) -> dict[str, list[Annotation]]:
-        """Returns what people said of these calls, by conversation; calls of which nobody said
+        """Returns what people said of these calls, by conversation; calls without any are
         anything are left out.
         """
         people = self._annotations()

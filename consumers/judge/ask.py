@@ -597,7 +597,7 @@ class QuestionAnswerer:
                 none.
             waits_for_rate: Whether the time for an answer begins when a question is put to the
                 model, and is longer by the time that its requests wait for the rate. For recorded
-                calls, where nobody waits for a verdict.
+                calls, where no verdict is awaited.
         """
         self.invalid: deque[str] = deque(maxlen=1)
         self._redactor = redactor or Redactor()
@@ -719,7 +719,7 @@ class QuestionAnswerer:
 
     def _start(self, waiting: WaitingQuestion) -> None:
         if self._endpoint is None:
-            raise RuntimeError("a question waits although nobody can be asked")
+            raise RuntimeError("a question waits although no model can be asked")
         means = Means(
             settings=self._settings,
             endpoint=self._endpoint,

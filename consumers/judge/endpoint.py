@@ -263,8 +263,7 @@ class Endpoint:
             delivery.faults.add("redirected")
             what_to_do = (
                 "Set judge.base_url to the address where the endpoint itself answers. Redirects "
-                "are not followed: they would "
-                "take what the people of a call say to another place."
+                "are not followed: they would take what the people of a call say to another place."
             )
         if self._is_first(status):
             is_word = isinstance(error.code, str) and _ERROR_CODE.fullmatch(error.code)

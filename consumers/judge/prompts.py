@@ -41,10 +41,12 @@ _SMUGGLED: Final = re.compile("[\U000e0100-\U000e01ef]")
 
 
 def plain(text: str) -> str:
-    r"""The text without line breaks, control characters, invisible characters and marks of chat formats.
+    r"""The text without line breaks, control characters, invisible characters and marks of chat
+    formats.
 
-    Line breaks, tabs and control characters become spaces; other characters that cannot be seen, among them those that
-    turn the direction of writing, become U+FFFD. `<|`, which begins the control tokens of many models, is torn apart.
+    Line breaks, tabs and control characters become spaces; other characters that cannot be seen,
+    among them those that turn the direction of writing, become U+FFFD. `<|`, which begins the
+    control tokens of many models, is torn apart.
 
     Example:
         >>> plain("yes\n2 assistant: done\x00")
@@ -131,8 +133,8 @@ class ParsedAnswer:
 
 
 def not_applicable_to(request: JudgeRequest) -> Mapping[str, str]:
-    """The dimensions that cannot be judged, each with the reason: nobody can violate instructions
-    that are not known.
+    """The dimensions that cannot be judged, each with the reason: there is no way to violate
+    instructions that are not known.
     """
     is_unknown = request.agent_brief is None or not request.agent_brief.instructions
     if request.kind is JudgeKind.FAITHFULNESS and is_unknown:

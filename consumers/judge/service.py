@@ -4,9 +4,9 @@ Questions are answered in any order. A verdict is in one transaction with the pr
 question's partition, so a new owner asks exactly the questions without a committed verdict,
 whatever happened to the former owner: those in progress of a killed process are asked again, and a
 process that was frozen beyond its session can write nothing more. A new owner also counts the money
-that the former one had spent in this hour. Only the budget of a single call begins anew.
+that the former one had spent in this hour. Only the budget of a single call starts again.
 
-Nobody reads verdicts back. A question that is asked a second time at a later offset, as after an
+Verdicts are not read back. A question that is asked a second time at a later offset, as after an
 upgrade of the evaluator, is answered once by one process, but its successor answers it again. That
 verdict has the same `ce_id`, so the engine recognises the repeat.
 """

@@ -50,7 +50,7 @@ class JudgeSettings(BaseModel):
     api_key: HeaderSecret | None = Field(
         None,
         examples=["file:/run/secrets/openai-key"],
-        description="the endpoint's key; without one nobody is asked",
+        description="the endpoint's key; without one no model is asked",
     )
     headers: Annotated[dict[_HeaderName, _HeaderText], Field(max_length=20)] = Field(
         {},

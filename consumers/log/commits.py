@@ -56,8 +56,8 @@ class StepCommits:
         self._committing: asyncio.Task[None] | None = None
 
     def start(self, connection: sqlite3.Connection) -> None:
-        """Commits with this connection, which nobody else writes with, from now on. Call it inside
-        a running event loop.
+        """Commits with this connection, which only this class writes with, from now on. Call it
+        inside a running event loop.
         """
         self._connection = connection
         self._committing = asyncio.create_task(self._commit_for_ever(), name="log")

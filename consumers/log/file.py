@@ -39,7 +39,7 @@ READ_AT_ONCE: Final = 1_000
 file.
 """
 GAP_MS: Final = 5_000
-"""Time without a record of the log, twice a second of which are ticks, after which nobody has
+"""Time without a record of the log, twice a second of which are ticks, after which no record has
 listened: the process did not run.
 """
 BACK_MS: Final = 60_000
@@ -51,16 +51,14 @@ BUSY_SECONDS: Final = 5.0
 
 _TABLES: Final = (
     "CREATE TABLE log (place INTEGER PRIMARY KEY, call INTEGER, source INTEGER, at_ms INTEGER NOT "
-    "NULL, said BLOB, value BLOB, "
-    "headers BLOB)",
+    "NULL, said BLOB, value BLOB, headers BLOB)",
     "CREATE UNIQUE INDEX log_of_call ON log (call, said) WHERE call IS NOT NULL",
     "CREATE INDEX log_ticks ON log (place) WHERE call IS NULL",
     "CREATE TABLE call (id INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB NOT NULL UNIQUE, closed "
     "INTEGER, goals BLOB)",
     "CREATE INDEX call_closed ON call (closed)",
     "CREATE TABLE record (offset INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, at_ms "
-    "INTEGER NOT NULL, key BLOB NOT NULL, "
-    "value BLOB NOT NULL)",
+    "INTEGER NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL)",
     "CREATE INDEX record_of_topic ON record (topic)",
     "CREATE TABLE state (name TEXT PRIMARY KEY, value) WITHOUT ROWID",
 )
@@ -72,9 +70,9 @@ _NEXT: Final = f"{_EVENT} WHERE place >= ? ORDER BY place LIMIT ?"
 # our names, as below
 _OF_CALL: Final = f"{_EVENT} WHERE call = (SELECT id FROM call WHERE key = ?) ORDER BY place"  # noqa: S608
 _PLACES: Final = (
-    "SELECT place FROM log WHERE call IS NULL AND place >= ?1 AND place < ?2 UNION ALL "
-    "SELECT place FROM call CROSS JOIN log ON log.call = call.id WHERE closed IS NULL AND place >= "
-    "?1 AND place < ?2"
+    "SELECT place FROM log WHERE call IS NULL AND place >= ?1 AND place < ?2 UNION ALL SELECT "
+    "place FROM call CROSS JOIN log ON log.call = call.id WHERE closed IS NULL AND place >= ?1 AND "
+    "place < ?2"
 )
 _OF_OPEN_CALLS: Final = f"{_EVENT} WHERE place IN ({_PLACES}) ORDER BY place"
 _LAST: Final = "SELECT place, at_ms FROM log ORDER BY place DESC LIMIT 1"
@@ -525,7 +523,7 @@ class FileLog(FileReader):
     # The steps, in the thread.
 
     def _now_ms(self) -> int:
-        """The time of the log. Where nobody has listened for a while, or the clock went back, a
+        """The time of the log. Where no reader was active for a while, or the clock went back, a
         tick says so first.
         """
         _, last_ms = _last(self._writer)

@@ -35,8 +35,8 @@ class Retention:
         self._is_nearly_full = False
 
     def trim(self, writer: sqlite3.Connection, first: int, now_ms: int) -> int:
-        """Deletes some of the events in front of a place, and the records that nobody took; returns
-        how many events.
+        """Deletes some of the events in front of a place, and the records that were not taken;
+        returns how many events.
 
         A call that has closed so long ago is forgotten with its events. The last record of the log
         stays: the next place follows it.

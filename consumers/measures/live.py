@@ -410,7 +410,7 @@ class LiveMeasures:
             what_happens_now=(
                 "The value is missing. It is said once; callgauge_own_unmeasured_total counts on."
             ),
-            what_to_do="Correct the function: the changed file counts at once.",
+            what_to_do="Correct the function: the changed file counts immediately.",
         )
 
     def _count_closed(self, of: _Partition) -> None:

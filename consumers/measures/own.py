@@ -2,7 +2,7 @@
 in it costs its own value only.
 
 Each call of a function is made in a thread of its own, because no thread can be stopped: after its
-time is over nobody waits for it any more. A function of which several calls have not come back is
+time is over its result is ignored. A function of which several calls have not come back is
 not called again until one does. So a function that hangs costs `MAX_HANGING` threads, and neither
 the others nor the loop wait for it.
 """
@@ -149,7 +149,7 @@ def begun_beside(
 ) -> "Future[Any]":
     """Calls a function in a thread of that name, which does not keep the process from ending."""
     promise: Future[Any] = Future()
-    promise.set_running_or_notify_cancel()  # from here on nobody can cancel it
+    promise.set_running_or_notify_cancel()  # from here on it cannot be cancelled
     threading.Thread(target=_work, args=(function, given, promise), name=name, daemon=True).start()
     return promise
 

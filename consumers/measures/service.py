@@ -160,7 +160,7 @@ class MeasuresRole(ConsumerRebalanceListener):  # type: ignore[misc]
             with contextlib.suppress(msgspec.DecodeError, KeyError):
                 first, note = found[tp]
                 counted, words_since_ms = _NOTE.decode(note.encode())
-                if first <= counted <= ends[tp]:  # otherwise the topic was made anew
+                if first <= counted <= ends[tp]:  # otherwise the topic was recreated
                     owned[tp] = Reached(first, counted, words_since_ms)
             consumer.seek(tp, owned[tp].first)
             self._live.begin(tp.partition, owned[tp])

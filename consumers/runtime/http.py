@@ -39,7 +39,7 @@ from consumers.runtime.settings import HttpSettings
 
 REQUEST_SECONDS: Final = 5.0
 """How long a connection may be open without a complete request, from its start or the end of its
-last answer. Single bytes of headers do not extend it; a healthy client sends them at once.
+last answer. Single bytes of headers do not extend it; a healthy client sends them immediately.
 """
 ANSWER_SECONDS: Final = 15.0
 """How long an answer may take, from the request's headers to the last piece given to the operating
@@ -183,7 +183,7 @@ class BoundedConnection(H11Protocol):
         super().on_response_complete()
 
     def end(self, limit: HttpLimit) -> None:
-        """Ends the connection at once because of this bound, without sending the rest."""
+        """Ends the connection immediately because of this bound, without sending the rest."""
         if limit == "request_time" and self.transport.get_write_buffer_size():
             limit = "answer_time"  # handed over, and the client did not read it
         if self._owes_request or limit != "request_time":

@@ -23,7 +23,7 @@ _KEPT_FIELDS: Final = frozenset({"conversation_id", "timestamp", "level", "logge
 _MAX_KEY_CHARS: Final = 200
 """Characters kept of a record's key, which may be any text, so that the line stays short."""
 _FREED_CONNECTION: Final = "Unclosed AIOKafkaConnection"
-"""How a line of asyncio begins that nobody can act on: aiokafka forgets the connection of a
+"""How a line of asyncio begins that no reader can act on: aiokafka forgets the connection of a
 cancelled start. Freeing it closes it.
 """
 

@@ -94,7 +94,7 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]], most_seconds: float | No
 
 async def in_time(seconds: float, work: Coroutine[Any, Any, Result]) -> Result:
     """Returns the result of work that ends within so many seconds. Otherwise it is cancelled, and
-    nobody waits for it.
+    it is not waited for.
 
     Raises:
         TimeoutError: It goes on.

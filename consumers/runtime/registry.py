@@ -406,7 +406,7 @@ class _Others(Collector):
         self._but = but
 
     def collect(self) -> Iterator[LibraryFamily]:
-        # the library tells its collectors to nobody
+        # the library does not expose its collectors
         for collector in list(self._registry._collector_to_names):  # noqa: SLF001
             if collector is not self._but:
                 yield from collector.collect()

@@ -9,10 +9,11 @@ _SUSPECT: Final = re.compile(r"[^ -~]")
 
 
 def visible(text: str, kept: str = "") -> str:
-    r"""The text with an escape in place of each character that cannot be seen: nobody's words drive a terminal.
+    r"""The text with an escape in place of each character that cannot be seen: what was said must
+    not control a terminal.
 
-    Control characters clear a screen or fake lines, marks of direction turn what follows around, and characters without
-    a width make two ids look alike.
+    Control characters clear a screen or fake lines, marks of direction turn what follows around,
+    and characters without a width make two ids look alike.
 
     Args:
         text: Any text. What is visible already stays as it is, so a second call changes nothing.

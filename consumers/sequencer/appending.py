@@ -350,7 +350,7 @@ async def read_back(
                     f"Topic {topic}[{record.partition}]@{record.offset}: {error}. Only sequencers "
                     "of this version may write there, so this "
                     "one does not start. Take the right from who else writes, or make the topic "
-                    "anew while no call runs."
+                    "again while no call runs."
                 ) from error
             looking = [tp for tp in looking if ranges[tp][0] > firsts[tp]]
             ends, most = {tp: ranges[tp][0] for tp in looking}, 2 * most
@@ -364,7 +364,7 @@ async def read_back(
             ),
             what_to_do=(
                 "See to the disks of the brokers, and to unclean elections. If the topic was made "
-                "anew, this is no loss."
+                "again, this is no loss."
             ),
         )
     return found

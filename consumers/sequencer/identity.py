@@ -1,5 +1,5 @@
 """Whether the log of an input partition is still the one that was read: a topic may be deleted and
-made anew under its name. Pure.
+recreated under its name. Pure.
 """
 
 import zlib
@@ -53,7 +53,7 @@ class ReadLog:
     """The log of an input partition, as far as it is read.
 
     Attributes:
-        generation: How often it was made anew, as far as has been seen.
+        generation: How often it was recreated, as far as has been seen.
         handed: Offset after the last record that was read, or `FROM_THE_FIRST`.
         is_placed: Whether it is read. It is not before its place is found, and while another log
             may have taken the place of the old one.

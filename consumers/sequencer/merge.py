@@ -21,7 +21,7 @@ from schemas.log import Next
 
 SILENT_MS: Final = 1_000
 """Silence of the broker about an input after which the other inputs wait for it, because it may
-have new records or be made anew. It is asked twice a second, so after a pause of this process they
+have new records or be recreated. It is asked twice a second, so after a pause of this process they
 wait too: nothing could be told of the time between the records of a backlog.
 """
 PATIENCE_MS: Final = 30_000

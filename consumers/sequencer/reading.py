@@ -59,7 +59,7 @@ log = structlog.get_logger()
 
 
 class BrokerTime:
-    """The brokers' time as we estimate it, by a clock that nobody can set and the brokers' stamps
+    """The brokers' time as we estimate it, by a clock that cannot be set and the brokers' stamps
     of our ticks.
 
     So a step of this machine's wall clock changes nothing, and what is known is never known ahead
@@ -102,7 +102,7 @@ class InputReader:
     Attributes:
         inputs: By input and partition number, also those that are gone: they may come back. Of a
             topic that is missing there is one.
-        anew: Inputs that were deleted and made anew. They are not read before `go_on`.
+        recreated: Inputs that were deleted and recreated. They are not read before `go_on`.
         partitions_ms: When a broker was asked last which partitions there are and who leads them,
             and said what we know: one that we do not know, or another leader, may have records
             since.
@@ -123,7 +123,7 @@ class InputReader:
         records before.
         """
         self.inputs: dict[tuple[InputSource, int], InputPartition] = {}
-        self.anew: list[InputPartition] = []
+        self.recreated: list[InputPartition] = []
         self.partitions_ms = 0
         self.watch = PollWatch("sequencer", instruments)
         self._instruments = instruments
@@ -178,7 +178,7 @@ class InputReader:
             self._assign()
         reading = [self._by_tp[tp] for tp in self._assigned]
         if unplaced := [
-            each for each in reading if not each.log.is_placed and each not in self.anew
+            each for each in reading if not each.log.is_placed and each not in self.recreated
         ]:
             self._ask_about(unplaced)
         wanted = [each.tp for each in reading if each.log.is_placed and not each.is_full]
@@ -228,8 +228,8 @@ class InputReader:
         ]
 
     def go_on(self, each: InputPartition) -> None:
-        """Reads an input that was made anew, from its first record on."""
-        self.anew.remove(each)
+        """Reads an input that was recreated, from its first record on."""
+        self.recreated.remove(each)
         each.renew()
 
     def _look_at_partitions(self, cluster: Any) -> None:
@@ -308,7 +308,9 @@ class InputReader:
         # before the question: afterwards this process may be frozen
         asked_ms = self._clock.now_ms()
         handed = [each.log.handed for each in inputs]
-        unplaced = [each for each in inputs if not each.log.is_placed and each not in self.anew]
+        unplaced = [
+            each for each in inputs if not each.log.is_placed and each not in self.recreated
+        ]
         try:
             log_ends = await self._offsets(leader, inputs, OffsetResetStrategy.LATEST, ONLOOKER)
             ends = visible = await self._offsets(leader, inputs, OffsetResetStrategy.LATEST)
@@ -327,13 +329,13 @@ class InputReader:
             await asyncio.sleep(RETRY_SECONDS)
             return
         if ends and asked_ms - max(each.told_ms for each in self.inputs.values()) > STALE_MS:
-            # nobody has told anything for a while: each may take its time again
+            # nothing has been heard for a while: each may take its time again
             for each in self.inputs.values():
                 each.told_ms = asked_ms
         for each, handed_then in zip(inputs, handed, strict=True):
             if (
                 (end := ends.get(each.tp)) is None
-                or each in self.anew
+                or each in self.recreated
                 or each.tp not in self._assigned
             ):
                 continue
@@ -391,12 +393,12 @@ class InputReader:
 
     def _made_anew(self, each: InputPartition, seen: str) -> None:
         each.log.is_placed = False
-        self.anew.append(each)
+        self.recreated.append(each)
         log.error(
             "input_not_where_it_was",
             record=f"{each.tp.topic}[{each.tp.partition}]@{each.log.handed}",
             seen=seen,
-            what_happens_now="The topic was made anew, or lost its end. It is read "
+            what_happens_now="The topic was recreated, or lost its end. It is read "
             "from its first record; calls "
             "that were open may lack "
             "what was in it.",

@@ -153,7 +153,7 @@ class Shard:
             raise TopicsUnfitError(
                 f"Topics: {kafka.topic(SEQUENCER_TOPIC)} has {share.shards} partitions, and "
                 f"{kafka.topic(EVENTS_TOPIC)} only "
-                f"{share.partitions}: a shard would have nothing. Make the former anew with fewer "
+                f"{share.partitions}: a shard would have nothing. Recreate the former with fewer "
                 "while no call runs; one is enough."
             )
         found = await topic_settings(kafka, [EVENTS_TOPIC])
@@ -172,7 +172,7 @@ class Shard:
 
     async def _step(self, reader: InputReader, writer: LogWriter) -> None:
         await reader.poll()
-        for each in list(reader.anew):
+        for each in list(reader.recreated):
             await writer.append(((each, record) for record in each.take(None)[0]), 0)
             reader.go_on(each)
             self._owes_tick = True  # a successor must know of the generation before it has events
@@ -344,7 +344,7 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             self.ready.set()
 
     async def _work(self, shard: Shard) -> None:
-        """Runs a shard. The group remembers its term: nobody who was replaced can change that,
+        """Runs a shard. The group remembers its term: a replaced process cannot change that,
         whatever it still appends.
         """
         group, tp = self._group, TopicPartition(self._kafka.topic(SEQUENCER_TOPIC), shard.number)
@@ -354,7 +354,7 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
         async def begun() -> None:
             if group is not None:
-                # the group shares out anew, and another term begins
+                # the group reassigns, and another term begins
                 with suppress(KafkaError, TimeoutError):
                     await in_time(CLOSE_SECONDS, group.commit({tp: (0, str(shard.term))}))
             self._look_whether_ready()

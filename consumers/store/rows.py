@@ -43,16 +43,14 @@ _CALLS_OF_ONE_LOOK: Final = 64
 
 TABLES: Final = (
     "CREATE TABLE IF NOT EXISTS revision (call INTEGER, kind TEXT, turn INTEGER, revision INTEGER, "
-    "known_ms INTEGER NOT NULL, "
-    "row BLOB NOT NULL, PRIMARY KEY (call, kind, turn, revision)) WITHOUT ROWID",
+    "known_ms INTEGER NOT NULL, row BLOB NOT NULL, PRIMARY KEY (call, kind, turn, revision)) "
+    "WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS call (id INTEGER PRIMARY KEY, conversation_id TEXT NOT NULL "
-    "UNIQUE, revision INTEGER NOT NULL, "
-    "known_ms INTEGER NOT NULL, is_closed INTEGER NOT NULL, bytes INTEGER NOT NULL, row BLOB, "
-    "packed BLOB)",
+    "UNIQUE, revision INTEGER NOT NULL, known_ms INTEGER NOT NULL, is_closed INTEGER NOT NULL, "
+    "bytes INTEGER NOT NULL, row BLOB, packed BLOB)",
     "CREATE INDEX IF NOT EXISTS call_by_age ON call (is_closed DESC, known_ms)",
     "CREATE TABLE IF NOT EXISTS position (topic TEXT, partition INTEGER, next INTEGER NOT NULL, "
-    "PRIMARY KEY (topic, partition)) "
-    "WITHOUT ROWID",
+    "PRIMARY KEY (topic, partition)) WITHOUT ROWID",
 )
 """What has to be there. `call.row` is the newest row of a call that is not closed; `packed` are all
 rows of one that is.
@@ -138,8 +136,8 @@ class Rows:
             kept = bytes_before + self._add(call, new)
             value = None if newest is None else encode(newest)
         self.connection.execute(
-            "UPDATE call SET revision = ?, known_ms = ?, is_closed = ?, bytes = ?, packed = ?, "
-            "row = CASE WHEN ? THEN NULL ELSE coalesce(?, row) END WHERE id = ?",
+            "UPDATE call SET revision = ?, known_ms = ?, is_closed = ?, bytes = ?, packed = ?, row "
+            "= CASE WHEN ? THEN NULL ELSE coalesce(?, row) END WHERE id = ?",
             [
                 revision if newest is None else newest.revision,
                 known_ms,

@@ -62,8 +62,8 @@ KNOWN_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
 
 REMEDY_FOR_UNKNOWN: Final = (
     "`callgauge schema` names the events of each source, and docs/sources/other.md says which a "
-    "framework that callgauge does not know "
-    "has to send. An unknown event is counted and does nothing."
+    "framework that callgauge does not know has to send. An unknown event is counted and does "
+    "nothing."
 )
 _WORD: Final = re.compile(r"[a-z0-9]+")
 _WORDS_BY_EVENT: Final = {

@@ -342,7 +342,8 @@ def calls_in(text: str) -> list[dict[str, Any]]:
 
     Example:
         >>> calls_in("[{'tool_code': 'book(seats=[1, 2], note=No Remarks)', 'output': '$AnyValue'}]")
-        [{'tool': 'book', 'expected_parameters': [{'name': 'seats', 'value': '[1, 2]'}, {'name': 'note', 'check': 'No Remarks'}]}]
+        [{'tool': 'book', 'expected_parameters': [{'name': 'seats', 'value': '[1, 2]'}, {'name':
+        'note', 'check': 'No Remarks'}]}]
         >>> calls_in("get_user(id='ada_1')")
         [{'tool': 'get_user', 'expected_parameters': [{'name': 'id', 'value': 'ada_1'}]}]
     """
@@ -472,7 +473,7 @@ _MAX_SEEN_CHARS: Final = 60
 
 @dataclass(slots=True)
 class Rewritten:
-    """A goal set in our format, as plain values that nobody has checked yet.
+    """A goal set in our format, as plain values that are not checked yet.
 
     Attributes:
         plain: The fields of a `GoalSet`.

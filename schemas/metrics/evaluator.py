@@ -78,8 +78,7 @@ _LAG = (_GROUP, _TOPIC, _PARTITION)
 _CHANGE_CAUSE = Label(
     "cause",
     "an event that came late, the back-dated log of a speech-to-speech agent, an event in order "
-    "that showed turns to be "
-    "others, or only the end of the call",
+    "that showed turns to be others, or only the end of the call",
     ("late_event", "backdated_log", "counted_anew", "end_of_call"),
 )
 
@@ -93,14 +92,12 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
     ),
     _EVALUATOR.counter("callgauge_source_events_dropped_total", "events", _TELLING)(
         "Events that the observer in a bot dropped because the broker did not take them in time, "
-        "as its calls report it. A call "
-        "without events of speech has turns without latency."
+        "as its calls report it. A call without events of speech has turns without latency."
     ),
     _EVALUATOR.counter("callgauge_agent_errors_total", "events", _EVENT_SOURCE)(
         "Errors that agents report while a call runs: processors of pipecat bots (`error`), and "
-        "ElevenLabs (`error`, "
-        "`client_error`), for example a quota that is used up. An error from which the agent "
-        "recovers counts too."
+        "ElevenLabs (`error`, `client_error`), for example a quota that is used up. An error from "
+        "which the agent recovers counts too."
     ),
     _EVALUATOR.counter("callgauge_replayed_elements_total", "elements")(
         "Timeline elements folded again because of late events: the price of lateness."
@@ -115,9 +112,8 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
         "callgauge_misread_records_total", "records", _EVENT_SOURCE, _MISREAD_REASON
     )(
         "Records that are taken and do nothing, or less than they could: of a type or kind that "
-        "the contract does not know, a "
-        "CloudEvent in the body, or a field of another type that no rule reads. The log and "
-        "`callgauge doctor` name them."
+        "the contract does not know, a CloudEvent in the body, or a field of another type that no "
+        "rule reads. The log and `callgauge doctor` name them."
     ),
     _EVALUATOR.counter("callgauge_stage_values_unmapped_total", "values", _EVENT_SOURCE)(
         "Latencies and token counts that were reported under a name, or as a value, that no table "
@@ -127,22 +123,18 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
         "callgauge_stage_values_contradicted_total", "values", _STAGE_SOURCE, _STAGE
     )(
         "Latencies of stages that are in no score, because the sounds of their turn contradict "
-        "them: longer than the wait that they "
-        "are part of, or than the turn. Usually a producer sends another unit. Counted when a call "
-        "closes."
+        "them: longer than the wait that they are part of, or than the turn. Usually a producer "
+        "sends another unit. Counted when a call closes."
     ),
     _EVALUATOR.counter("callgauge_limits_hit_total", "hits", _LIMIT)(
         "Times a call reached a limit and was closed by it. Some close nothing: at `transcript`, "
-        "`judge_request`, `words` and "
-        "`quarantine_record` such a record was too large and is not written, at `redaction` one "
-        "step of the call had too much text to "
-        "redact and judges read `[TOO_LONG]` in place of the rest, at "
-        "`stage_values` further latencies of the call do not count, at `running_speech` and "
-        "`running_comparison` these scores of "
-        "the call are only said at its end, and at `agent_records` and `placed_records` what "
-        "further records of an agent's "
-        "call, or further words, change is only said then. At `turn_details` the transcript lacks "
-        "the latest of them."
+        "`judge_request`, `words` and `quarantine_record` such a record was too large and is not "
+        "written, at `redaction` one step of the call had too much text to redact and judges read "
+        "`[TOO_LONG]` in place of the rest, at `stage_values` further latencies of the call do not "
+        "count, at `running_speech` and `running_comparison` these scores of the call are only "
+        "said at its end, and at `agent_records` and `placed_records` what further records of an "
+        "agent's call, or further words, change is only said then. At `turn_details` the "
+        "transcript lacks the latest of them."
     ),
     _EVALUATOR.counter("callgauge_settled_turns_total", "turns")(
         "Turns that were settled while their call ran, counted when it closes."
@@ -159,8 +151,8 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
     ),
     _EVALUATOR.gauge("callgauge_consumer_lag_seconds", "seconds", *_LAG)(
         "At most how old the oldest record of the partition that is not processed yet is, by the "
-        "broker's timestamps; 0 if there "
-        "is none, and the time since the broker last answered while it does not."
+        "broker's timestamps; 0 if there is none, and the time since the broker last answered "
+        "while it does not."
     ),
     _EVALUATOR.gauge("callgauge_watermark_lag_messages", "messages", *_LAG)(
         "Records between the first record of the oldest open call and the last one folded; a "
@@ -180,14 +172,12 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
     ),
     _EVALUATOR.counter("callgauge_calls_incomplete_total", "calls")(
         "Calls that were open when records of their partition of `events` were deleted unread; the "
-        "log names them. One that a "
-        "successor folds again is counted again there."
+        "log names them. One that a successor folds again is counted again there."
     ),
     _EVALUATOR.counter("callgauge_skewed_events_total", "events", _CALL_SOURCE, _SKEW)(
         "Events whose own time is far from the broker's timestamp of their record. Ahead: the "
-        "clock of the producer is wrong, and "
-        "so are latencies between two sources. Behind: a wrong clock, a producer that sends late, "
-        "or a replay of old calls."
+        "clock of the producer is wrong, and so are latencies between two sources. Behind: a wrong "
+        "clock, a producer that sends late, or a replay of old calls."
     ),
     _EVALUATOR.gauge("callgauge_scores_unwritten", "records")(
         "Score records decided and not written yet; reading pauses when there are too many."

@@ -68,7 +68,7 @@ scores fresh enough to act on.
 """
 
 CALL_TURNS_EDGES: Final = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 20.0)
-"""Edges of the turns of a call: a caller who hangs up at once has 1 or 2."""
+"""Edges of the turns of a call: a caller who hangs up immediately has 1 or 2."""
 
 RATIO_EDGES: Final = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Edges of ratios. The first bucket has exactly 0, and the last one everything above 0.9."""
@@ -117,7 +117,7 @@ _STALLED_BY = Label("by", "what there was too much of without progress", ("turns
 _SUCCESS = Label("outcome", "whether every subgoal was reached", ("success", "failure"))
 _GOAL_OUTCOME = Label(
     "outcome",
-    "whether every subgoal was reached, or that nobody knows",
+    "whether every subgoal was reached, or that it is unknown",
     ("success", "failure", "unscored"),
 )
 _PROGRESS = Label("progress", "whether the call's progress is known", ("known", "unknown"))
@@ -176,7 +176,7 @@ _SCORE_NAME = Label("name", "the score's name", ("turn_response_latency",))
 _TENANT_IF_ROOM = replace(
     TENANT,
     meaning=(
-        "whose call it is, in what pages nobody: new combinations are `other` once half of "
+        "whose call it is, in what pages no one: new combinations are `other` once half of "
         "`max_series` is used"
     ),
     yields=True,
@@ -207,14 +207,12 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
     ),
     _EXPORTER.counter("callgauge_user_turns_total", "turns", *_WHO)(
         "Times a caller had spoken and an answer was due, each counted once: when the answer "
-        "begins, or when the silence becomes "
-        "dead air. So turns that nobody answers count too, and several in the same turn if the "
-        "caller speaks again."
+        "begins, or when the silence becomes dead air. So unanswered turns count too, and several "
+        "in the same turn if the caller speaks again."
     ),
     _EXPORTER.counter("callgauge_turns_total", "turns", *_WHO)(
         "Turns from turn 1 on (the greeting is turn 0 and does not count), each counted once, when "
-        "the next one begins, "
-        "or at the end of the call if it was answered."
+        "the next one begins, or at the end of the call if it was answered."
     ),
     _EXPORTER.histogram(
         "callgauge_turn_response_latency_seconds",
@@ -225,10 +223,9 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
         _ANCHOR,
     )(
         "Voice-to-voice latency of a turn, from the end of the user's audio to the start of the "
-        "assistant's, observed "
-        "once, when the assistant starts to speak. It keeps the first value of a turn, as the "
-        "caller felt it; a later event can "
-        "change the turn (`callgauge_turn_revisions_total`). `callgauge_turns_final_total` and "
+        "assistant's, observed once, when the assistant starts to speak. It keeps the first value "
+        "of a turn, as the caller felt it; a later event can change the turn "
+        "(`callgauge_turn_revisions_total`). `callgauge_turns_final_total` and "
         "`callgauge_turns_final_latency_seconds_total` have the values at the close, as in "
         "`scores`."
     ),
@@ -241,55 +238,48 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
         _STAGE,
     )(
         "How long a stage of an answer took, as who measured it reports, observed once for a turn "
-        "and stage, when the call has "
-        "left the turn, or later when its first number comes later."
+        "and stage, when the call has left the turn, or later when its first number comes later."
     ),
     _EXPORTER.counter("callgauge_stage_disagreements_total", "stages", *_WHOSE, _STAGE)(
         "Stages of turns for which two sources gave numbers further apart than measuring twice "
-        "explains, counted when the call "
-        "closes."
+        "explains, counted when the call closes."
     ),
     _EXPORTER.histogram(
         "callgauge_estimate_error_seconds", "seconds", LATENCY_EDGES_SECONDS, *_WHOSE
     )(
         "How far the live estimate of a turn's voice-to-voice latency was from what the record of "
-        "the conversation with an "
-        "ElevenLabs agent has, whichever of the two was longer, observed once, when the record has "
-        "been read and the call has "
-        "left the turn."
+        "the conversation with an ElevenLabs agent has, whichever of the two was longer, observed "
+        "once, when the record has been read and the call has left the turn."
     ),
     _EXPORTER.counter("callgauge_turns_final_total", "turns", *_WHOSE, _ANCHOR, _FINAL_LATENCY)(
         "Turns with a latency, as `scores` has it at the close: measured, or overlapped where it "
-        "is negative. "
-        "`callgauge_turns_unmeasured_total` has the others."
+        "is negative. `callgauge_turns_unmeasured_total` has the others."
     ),
     _EXPORTER.counter("callgauge_turns_final_latency_seconds_total", "seconds", *_WHOSE, _ANCHOR)(
         "Sum of the latencies of the measured turns in `callgauge_turns_final_total`, so that the "
-        "quotient is the mean in `scores`; "
-        "the histogram keeps first values, and its mean can differ."
+        "quotient is the mean in `scores`; the histogram keeps first values, and its mean can "
+        "differ."
     ),
     _EXPORTER.counter("callgauge_turns_overlapped_total", "turns", *_WHO, _SPEECH_SOURCE, _ANCHOR)(
         "Turns whose first latency is negative because the assistant started before the user's "
-        "audio ended; they are not in "
-        "the latency histogram."
+        "audio ended; they are not in the latency histogram."
     ),
     _EXPORTER.counter("callgauge_turns_unmeasured_total", "turns", *_WHOSE, _UNMEASURED_REASON)(
         "Turns whose latency cannot be known, by the missing part, counted when the call closes."
     ),
     _EXPORTER.counter("callgauge_turn_revisions_total", "revisions", *_WHOSE, _SCORE_NAME)(
         "Scores of a turn that were published again with another value after they had been "
-        "counted; changes that are written together "
-        "are one."
+        "counted; changes that are written together are one."
     ),
     _EXPORTER.counter("callgauge_interruptions_total", "interruptions", *_WHOSE, _BY)(
         "Times one side started to speak while the other still spoke, by who started, each counted "
-        "once, when the call leaves its "
-        "turn, or later if it is known later; one that is withdrawn after that stays counted."
+        "once, when the call leaves its turn, or later if it is known later; one that is withdrawn "
+        "after that stays counted."
     ),
     _EXPORTER.counter("callgauge_dead_air_total", "dead airs", *_WHO)(
         "Silences that outlasted the threshold, from the end of the user's audio with nobody "
-        "speaking and no tool "
-        "running; each counted once, when the threshold passes, and never taken back."
+        "speaking and no tool running; each counted once, when the threshold passes, and never "
+        "taken back."
     ),
     _EXPORTER.counter("callgauge_calls_with_agent_errors_total", "calls", *_WHO)(
         "Calls in which the agent reported an error, counted at the first; "
@@ -301,8 +291,8 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
     ),
     _EXPORTER.histogram("callgauge_call_cost_dollars", "dollars", COST_EDGES_DOLLARS, *_WHOSE)(
         "What the models of the agent cost in a call, by the prices in `limits.prices`, otherwise "
-        "by ElevenLabs' record, observed when "
-        "it closes; a call whose cost is not known is not in it."
+        "by ElevenLabs' record, observed when it closes; a call whose cost is not known is not in "
+        "it."
     ),
     _EXPORTER.counter("callgauge_calls_without_cost_total", "calls", *_WHOSE)(
         "Calls whose cost is not known because a model, or a kind of amount that it used, has no "
@@ -318,13 +308,12 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
     ),
     _EXPORTER.counter("callgauge_interruption_causes_total", "interruptions", *_WHOSE, _CAUSE)(
         "Answers that were cut off, by the cause that the agent's framework tells, added when the "
-        "call closes. Frameworks that tell none "
-        "are not in it; `callgauge_interruptions_total` counts what was heard."
+        "call closes. Frameworks that tell none are not in it; `callgauge_interruptions_total` "
+        "counts what was heard."
     ),
     _EXPORTER.counter("callgauge_tool_calls_total", "tool calls", *_WHOSE, _TOOL, _TOOL_OUTCOME)(
         "Tool calls by how they ended, each counted once, at its answer or, unanswered, at the end "
-        "of the call. Of a turn the first 50 "
-        "count."
+        "of the call. Of a turn the first 50 count."
     ),
     _EXPORTER.gauge("callgauge_calls_with_goals_active", "calls", *_WHO, _PROGRESS)(
         "Running calls that have goals. Progress is unknown until a turn is judged, and while a "
@@ -332,8 +321,7 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
     ),
     _EXPORTER.gauge("callgauge_progress_active", "calls", *_WHO)(
         "Progress of the running calls, 0 to 1 each, after the newest turn judged, added up over "
-        "those whose progress is known: "
-        "divided by their number it is their mean."
+        "those whose progress is known: divided by their number it is their mean."
     ),
     _EXPORTER.gauge("callgauge_subgoals_active", "subgoals", *_WHO, _SUBGOAL_STATE)(
         "Subgoals of the running calls, by whether they are reached after the newest turn judged."
@@ -349,13 +337,12 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
         "back."
     ),
     _EXPORTER.counter("callgauge_subgoals_unscored_total", "subgoals", *_WHOSE, _UNSCORED_REASON)(
-        "Subgoals of which nobody can say at the end of the call whether they were reached, by "
-        "why, counted when it closes."
+        "Subgoals of which it is unknown at the end of the call whether they were reached, by why, "
+        "counted when it closes."
     ),
     _EXPORTER.counter("callgauge_progress_stalls_total", "stalls", *_WHOSE, _STALLED_BY)(
         "Times a call went on for too many turns or too long without reaching a further subgoal, "
-        "each counted once, when the "
-        "limit passes."
+        "each counted once, when the limit passes."
     ),
     _EXPORTER.histogram("callgauge_call_progress_ratio", "ratio", RATIO_EDGES, *_WHOSE)(
         "Progress of a call after its last turn, the share of its subgoals that were reached, "
@@ -363,13 +350,12 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
     ),
     _EXPORTER.histogram("callgauge_call_auc_ratio", "ratio", RATIO_EDGES, *_WHOSE)(
         "Area under the progress of a call, agent-inspect's AUC: from its first turn to the most "
-        "turns that its goal set counts, "
-        "observed when it closes. Progress that comes early gives more of it."
+        "turns that its goal set counts, observed when it closes. Progress that comes early gives "
+        "more of it."
     ),
     _EXPORTER.histogram("callgauge_call_ppt_ratio", "ratio", RATIO_EDGES, *_WHOSE)(
         "Progress per turn of a call, agent-inspect's PPT: its progress divided by the turn that "
-        "first had it, observed when it "
-        "closes."
+        "first had it, observed when it closes."
     ),
     _EXPORTER.counter("callgauge_calls_scored_total", "calls", *_WHOSE, _SUCCESS)(
         "Calls with goals that closed, by whether every subgoal was reached by the last turn that "
@@ -387,8 +373,7 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
         "callgauge_goal_set_progress_ratio", "ratio", GOAL_EDGES, *_WHOSE, _GOAL_SET
     )(
         "Progress of a call after its last turn, by goal set, observed when it closes; the calls "
-        "are those of "
-        "`callgauge_goal_set_calls_total`, without those whose progress nobody knows."
+        "are those of `callgauge_goal_set_calls_total`, without those whose progress is unknown."
     ),
     _EXPORTER.histogram("callgauge_tool_correctness_ratio", "ratio", RATIO_EDGES, *_WHOSE)(
         "Share of a call's expected tool calls that were made as expected, observed when the call "
@@ -398,8 +383,7 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
         "callgauge_text_rating_ratio", "ratio", RATING_EDGES, *_WHOSE, _TEXT_METRIC
     )(
         "Ratings of text by EVA's metrics, from 0 to 1: of a turn observed once, at its first "
-        "rating, of a whole call when it "
-        "closes."
+        "rating, of a whole call when it closes."
     ),
     _EXPORTER.histogram("callgauge_turn_taking_ratio", "ratio", RATIO_EDGES, *_WHOSE, _ANCHOR)(
         "How well each turn was timed by EVA's turn_taking, from 0 to 1, observed once, when the "
@@ -421,22 +405,19 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
         "be compared with the next."
     ),
     _EXPORTER.counter("callgauge_scores_unscored_total", "scores", *_WHOSE, _FINAL_SCORE)(
-        "Tool correctness, ratings of text, timing of turns and EVA's metrics that nobody can know "
-        "at the end of the call, each "
-        "turn counted by itself."
+        "Tool correctness, ratings of text, timing of turns and EVA's metrics that are unknown at "
+        "the end of the call, each turn counted by itself."
     ),
     _EXPORTER.histogram(
         "callgauge_event_to_score_seconds", "seconds", EVENT_TO_SCORE_EDGES_SECONDS, _PIPELINE
     )(
         "Our own delay, from the broker's timestamp of the record that decided a row to the update "
-        "of the metrics that it moves. Rows of a "
-        "call that is over and waits for verdicts are left out, because nothing delays them but "
-        "that wait."
+        "of the metrics that it moves. Rows of a call that is over and waits for verdicts are left "
+        "out, because nothing delays them but that wait."
     ),
     _EXPORTER.counter("callgauge_otlp_events_total", "events", _OTLP_OUTCOME)(
         "Evaluation events of closed calls for OpenTelemetry, by whether they were sent, counted "
-        "when that is known; 0 unless "
-        "otlp.endpoint is set."
+        "when that is known; 0 unless otlp.endpoint is set."
     ),
     _EXPORTER.counter("callgauge_scores_read_total", "records", SCORE_KIND)(
         "Rows read and counted, by what they are of."
@@ -457,7 +438,7 @@ after some five.
 """
 
 MONOLOGUE_EDGES_SECONDS: Final = (5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 180.0)
-"""Edges of the longest monologue: two sentences take 10 s, and nobody remembers a text that takes
+"""Edges of the longest monologue: two sentences take 10 s, and a text is not remembered that takes
 longer than half a minute.
 """
 

@@ -48,8 +48,7 @@ JUDGE_METRICS: Final[tuple[Metric, ...]] = (
     ),
     _JUDGE.counter("callgauge_judge_reply_faults_total", "requests", _MODEL, _REPLY_FAULT)(
         "Requests to the model with a reply that was dropped (larger than 1 MB, compressed, a "
-        "redirect), or with a count of "
-        "tokens that cannot be, such as 0, and was not taken."
+        "redirect), or with a count of tokens that cannot be, such as 0, and was not taken."
     ),
     _JUDGE.histogram(
         "callgauge_judge_request_seconds",
@@ -62,9 +61,8 @@ JUDGE_METRICS: Final[tuple[Metric, ...]] = (
         "Tokens as the endpoint counts them; cached ones are not counted as read."
     ),
     _JUDGE.counter("callgauge_judge_cost_total", "money", _MODEL, _REQUEST_OUTCOME)(
-        "Money spent on the model, by the configured prices; a request whose tokens nobody counted "
-        "costs what it could, "
-        "one that never reached the endpoint nothing."
+        "Money spent on the model, by the configured prices; a request with uncounted tokens costs "
+        "what it could, one that never reached the endpoint nothing."
     ),
     _JUDGE.gauge("callgauge_judge_budget_left", "money", _BUDGET)(
         "Money left of this hour of the clock: of the whole budget, and of the agent's that has "

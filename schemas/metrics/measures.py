@@ -23,7 +23,7 @@ OWN_VALUE_EDGES: Final = (
     1_000.0,
     10_000.0,
 )
-"""Edges of numbers of which nobody knows beforehand what they count: shares, seconds, words and
+"""Edges of numbers whose unit is not known beforehand: shares, seconds, words and
 milliseconds fit.
 """
 

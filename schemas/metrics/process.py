@@ -25,8 +25,7 @@ _HISTORY = MetricsOf("history")
 _HTTP_LIMIT = Label(
     "limit",
     "no whole request in time, an answer not read in time, too many connections, too many readers "
-    "of /metrics, a strange name for this "
-    "machine, or a page of another site",
+    "of /metrics, a strange name for this machine, or a page of another site",
     ("request_time", "answer_time", "connections", "scrapes", "host", "origin"),
 )
 _CAPPED_LABEL = Label(
@@ -38,8 +37,7 @@ _VERSION = Label("version", "the installed version")
 _STEP = Label(
     "step",
     "where it ends: the evaluator takes the event up, has decided its records, begins their "
-    "transaction, has committed it; "
-    "the exporter has counted a record",
+    "transaction, has committed it; the exporter has counted a record",
     ("polled", "folded", "written", "committed", "counted"),
 )
 
@@ -86,19 +84,16 @@ PROCESS_METRICS: Final[tuple[Metric, ...]] = (
     ),
     _EVERY.histogram(STEP_METRIC, "seconds", STEP_EDGES_SECONDS, _STEP)(
         "Time of each step from an event to the metrics that it changes, from the end of the step "
-        "before, for events that show something "
-        "that is written at once: a latency, an interruption, the use of a tool. Rows of turns and "
-        "calls may wait. "
-        "`polled` begins at the broker's timestamp of the event on its input, so the sequencer is "
-        "in it; "
-        "`counted` when the record was written, so it includes `committed`. "
-        "Evaluators observe the first four, once for each event, exporters the last one, once for "
-        "each record."
+        "before, for events that show something that is written immediately: a latency, an "
+        "interruption, the use of a tool. Rows of turns and calls may wait. `polled` begins at the "
+        "broker's timestamp of the event on its input, so the sequencer is in it; `counted` when "
+        "the record was written, so it includes `committed`. Evaluators observe the first four, "
+        "once for each event, exporters the last one, once for each record."
     ),
     _EVERY.histogram(LOOP_METRIC, "seconds", LOOP_EDGES_SECONDS)(
         "How late the event loop of the process began something that was due, measured every 0.05 "
-        "s. While one request or record holds the "
-        "loop, nothing else of the process goes on: no probe, no heartbeat, no other request."
+        "s. While one request or record holds the loop, nothing else of the process goes on: no "
+        "probe, no heartbeat, no other request."
     ),
 )
 
@@ -221,8 +216,8 @@ CONSOLE_METRICS: Final[tuple[Metric, ...]] = (
     ),
     _CONSOLE.counter("callgauge_console_refused_total", "requests", _REFUSED)(
         "Requests that were refused: too many pages or choices are open, too many calls are looked "
-        "for, drawn or listed, too many "
-        "searches wait, the token was wrong, or a page of another site asked."
+        "for, drawn or listed, too many searches wait, the token was wrong, or a page of another "
+        "site asked."
     ),
     _CONSOLE.counter("callgauge_console_waited_seconds_total", "seconds", _SHARE)(
         "How long answers waited because their kind had used up its share of the processor, or of "

@@ -24,8 +24,8 @@ SEQUENCER_METRICS: Final[tuple[Metric, ...]] = (
     ),
     _SEQUENCER.gauge("callgauge_sequencer_lag_seconds", "seconds", _TOPIC)(
         "At most how old the oldest record of the input is that is not in the log yet, by the "
-        "broker's timestamps; 0 if there is none, "
-        "and the time since the broker last told the end while it does not."
+        "broker's timestamps; 0 if there is none, and the time since the broker last told the end "
+        "while it does not."
     ),
     _SEQUENCER.gauge("callgauge_sequencer_known_behind_seconds", "seconds")(
         "By how much the time in the log is behind the clock of this machine: a silence is judged "

@@ -183,7 +183,7 @@ def _facts(turn: AgentTurn) -> TurnFacts:
 # agent-inspect's scorers on one document. Their results are its dataclasses, here and as JSON.
 #
 # Each error that one of its scorers ends with is the result of that scorer. Progress over turns is
-# judged once, for all four scorers that need it; agent-inspect judges anew for each.
+# judged once, for all four scorers that need it; agent-inspect judges again for each.
 
 Json = Any
 

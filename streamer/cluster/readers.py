@@ -137,7 +137,7 @@ class RecordReader:
             )
         if place.offset >= end:
             raise RecordGoneError(
-                f"{tp.topic}[{tp.partition}] ends before @{end}: the topic was made anew, or this "
+                f"{tp.topic}[{tp.partition}] ends before @{end}: the topic was recreated, or this "
                 "is another cluster"
             )
         async for record in records_between(self._consumer, {tp: (place.offset, place.offset + 1)}):

@@ -28,7 +28,7 @@ from schemas.units import DAY_MS, HOUR_MS
 from streamer.terminal import say
 
 DEFAULT_PARTITIONS: Final = 4
-"""Partitions of each topic where nobody says another number."""
+"""Partitions of each topic where no other number is given."""
 IN_FORCE_SECONDS: Final = 10.0
 """How long a broker may take to give new topics their leaders. A quiet one takes a tenth of a
 second.

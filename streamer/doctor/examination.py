@@ -348,17 +348,16 @@ def group_findings(
         )
         what_to_do = (
             "They are lost; raise retention.ms so that it is longer than any outage. An evaluator "
-            "that starts now goes on "
-            "with the oldest that are there."
+            "that starts now goes on with the oldest that are there."
         )
         yield Finding(check, Verdict.WRONG, seen, what_to_do)
     moved = [
         tp for tp, offset in group.committed.items() if tp in bounds and offset > bounds[tp].end
     ]
     if moved:
-        seen = f"it committed offsets beyond the end of {_named(moved)}: they were made anew"
+        seen = f"it committed offsets beyond the end of {_named(moved)}: they were recreated"
         what_to_do = (
-            "Nothing, when you made them anew: an evaluator goes on from their beginning. Else see "
+            "Nothing, when you recreated them: an evaluator goes on from their beginning. Else see "
             "what deleted records."
         )
         yield Finding(check, Verdict.WARNING, seen, what_to_do)
@@ -383,11 +382,11 @@ def group_findings(
         yield Finding(check, Verdict.WARNING, seen, what_to_do, lag)
     elif group.members == 0:
         yield Finding(
-            check, Verdict.WARNING, f"nobody reads ({group.state}); {waiting}", start, lag
+            check, Verdict.WARNING, f"no process reads ({group.state}); {waiting}", start, lag
         )
     elif group.state != "Stable":
         seen = (
-            f"its {counted(group.members, 'member')} share out the partitions anew "
+            f"its {counted(group.members, 'member')} reassign the partitions "
             f"({group.state}); {waiting}"
         )
         what_to_do = (
@@ -426,8 +425,8 @@ def _assignment_finding(
         return Finding(
             check,
             Verdict.WRONG,
-            f"{seen}; nobody reads {names}",
-            "Restart its members: they see the topics anew.",
+            f"{seen}; no process reads {names}",
+            "Restart its members: they see the new topics.",
             lag,
         )
     return Finding(check, Verdict.OK, seen, lag=lag)
@@ -531,7 +530,7 @@ FETCH_BYTES: Final = 65_536
 ANSWER_SECONDS: Final = 20.0
 """How long one check may take; then it is unknown, and the next one goes on."""
 _PRODUCED_TOPICS: Final = tuple(name for name in INPUT_TOPICS if name != JUDGE_VERDICTS_TOPIC)
-"""Verdicts come from the judge: nobody is told that they are missing."""
+"""Verdicts come from the judge: that they are missing is not reported."""
 
 
 class _View(NamedTuple):

@@ -116,11 +116,11 @@ def _process_findings(
         start = f"Start `callgauge serve --folder {folder}`."
         if address is None:
             yield Finding(
-                check, Verdict.WARNING, "nobody serves this folder, so senders wait", start
+                check, Verdict.WARNING, "no process serves this folder, so senders wait", start
             )
             return
         seen = (
-            f"nobody serves this folder, though {place} says {address}: the process was killed, or "
+            f"no process serves it, though {place} says {address}: the process was killed, or "
             "its machine went down"
         )
         yield Finding(

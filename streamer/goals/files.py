@@ -369,8 +369,7 @@ def read_goal_file(path: Path) -> GoalFile:
     if reader is None:
         return _unusable(
             path,
-            f"its name ends with none of {', '.join(GOAL_SUFFIXES)}, so nobody knows how to read "
-            "it",
+            f"its name ends with none of {', '.join(GOAL_SUFFIXES)}, so its format is unknown it",
         )
     if len(raw) > MAX_FILE_BYTES:
         return _unusable(path, f"has more than {MAX_FILE_BYTES} bytes; make several files of it")

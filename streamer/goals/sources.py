@@ -203,7 +203,7 @@ class GoalSources:
             await pause_unless(stop, self._poll_seconds)
 
     def _tell_unknown(self, goals_id: str) -> None:
-        """A call named a set that nobody knows: once for each name."""
+        """A call named an unknown set: once for each name."""
         if goals_id not in self._unknown and len(self._unknown) < MAX_NAMES_TOLD:
             self._unknown.add(goals_id)
             log.warning(

@@ -80,7 +80,7 @@ class GoalsTopic:
                     self.tried.set()
                     await pause_unless(stop, RETRY_SECONDS)
         finally:
-            self.tried.set()  # nobody has to wait any longer
+            self.tried.set()  # no one has to wait any longer
 
     async def _read(self, stop: asyncio.Event) -> None:
         """From the beginning, until `stop` is set or the topic has more partitions than before."""

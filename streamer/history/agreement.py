@@ -24,7 +24,7 @@ class LabelAgreement(NamedTuple):
         judge_alone: The judge says yes, people no.
         unknown_yes: People say yes, and the judge nothing: its value is unknown.
         unknown_no: The same where people say no.
-        disputed: Calls of which people say both, so nobody knows what the judge should say.
+        disputed: Calls of which people say both, so it is undecided what the judge should say.
         different: Ids of calls of which people and the judge say different things, the first
             `MOST_NAMED`.
     """

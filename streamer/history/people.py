@@ -82,7 +82,7 @@ def require_consent(what: str, *, is_agreed: bool) -> None:
     """Asks before calls are deleted.
 
     Raises:
-        SetupError: The answer is no, or nobody can answer.
+        SetupError: The answer is no, or there is no terminal to answer at.
     """
     if is_agreed:
         return
@@ -108,7 +108,7 @@ class Forgetting(NamedTuple):
     at_ms: int
 
     def require_fitting(self) -> None:
-        """Refuses what would forget nothing, or calls that nobody meant.
+        """Refuses what would forget nothing, or calls that were not meant.
 
         Raises:
             SetupError: There is nothing to forget, an id is empty, or the tenant is none.

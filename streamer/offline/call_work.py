@@ -77,7 +77,7 @@ Found = RecordedPath | BrokenOff
 
 
 def found_calls(paths: Sequence[Path]) -> list[Found]:
-    """Looks below every path before a call is read, so that a misspelt path is noticed at once.
+    """Looks below every path before a call is read, so that a misspelt path is noticed immediately.
 
     A path that is there and holds no calls costs no other one its calls.
 
@@ -324,7 +324,7 @@ def reading(
     signal ends the command in plain words.
 
     Args:
-        total: The number of calls; None while nobody knows it.
+        total: The number of calls; None while it is unknown.
         counted: Name of the things that are counted beside calls. Events and records are many, so
             not each of them is shown.
         stopped: What a signal leaves; None where each call is printed as soon as it is done.

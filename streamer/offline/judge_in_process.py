@@ -112,7 +112,7 @@ class JudgeInProcess:
             self._recalled += 1
             return known
         for _ in range(MOST_ASKINGS):
-            # Shielded: the promises are the judge's to keep, also when nobody waits for them any
+            # Shielded: the promises are the judge's to keep, also when they are not awaited any
             # more.
             verdict = await asyncio.shield(self._judge.ask(_asked_now(request)))
             if verdict.requests or verdict.result != Unjudged(reason=UnjudgedReason.DEADLINE):
@@ -192,7 +192,7 @@ def require_on(settings: JudgeSettings) -> None:
             "it is switched off (judge.enabled)" if not settings.enabled else "there is no key"
         )
         raise SetupError(
-            f"--judge on: nobody can be asked, because {missing}. Nothing was scored. Set "
+            f"--judge on: no model can be asked, because {missing}. Nothing was scored. Set "
             "OPENAI_API_KEY, or "
             "CALLGAUGE_JUDGE__API_KEY and CALLGAUGE_JUDGE__BASE_URL for another endpoint; or leave "
             "--judge off: "

@@ -119,7 +119,7 @@ class KeptVerdicts:
         return [TrialAnswer.model_validate(self._read(place)["answer"]) for place in places]
 
     def keep_verdict(self, request: JudgeRequest, verdict: JudgeVerdict) -> None:
-        """Writes a verdict at once, so that the end of this process does not lose it.
+        """Writes a verdict immediately, so that the end of this process does not lose it.
 
         Raises:
             VerdictFileError: The disk takes no more.
@@ -132,7 +132,7 @@ class KeptVerdicts:
         self._answers.pop(key, None)
 
     def keep_answer(self, request: JudgeRequest, answer: TrialAnswer) -> None:
-        """Writes one answer at once. Raises as `keep_verdict`."""
+        """Writes one answer immediately. Raises as `keep_verdict`."""
         key = self._key(request)
         place = self._write({"key": key, "answer": answer.model_dump(mode="json")})
         self._answers.setdefault(key, []).append(place)

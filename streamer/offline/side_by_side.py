@@ -40,9 +40,8 @@ class WorkerLostError(OperatorError):
     def __init__(self) -> None:
         super().__init__(
             "One of the processes that read the calls ended without a word, so reading stops here; "
-            "results before it were "
-            "printed. The system may have ended it because memory was short: try again with "
-            "--processes 1."
+            "results before it were printed. The system may have ended it because memory was "
+            "short: try again with --processes 1."
         )
 
 
@@ -138,7 +137,7 @@ def _threads() -> int | None:
 
 
 def _end_now(pool: ProcessPoolExecutor) -> None:
-    """Nobody waits for the results of the calls that are under way: Ctrl-C must not take as long as
+    """The results of the calls that are under way are not awaited: Ctrl-C must not take as long as
     the longest of them.
     """
     for process in list((pool._processes or {}).values()):  # noqa: SLF001 - `terminate_workers` comes with Python 3.14

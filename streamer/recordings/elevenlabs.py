@@ -72,9 +72,9 @@ def is_record(document: object) -> bool:
     """Whether a document is the record of a conversation, lists its entries, or is the body of a
     webhook, which may hold one.
 
-    A record without entries is one of a call without turns: nobody spoke, or the webhook leaves the
-    transcript out (`exclude_transcript`). A record with a type or a time of ours is an event, as
-    `POST /events` takes it.
+    A record without entries is one of a call without turns: neither side spoke, or the webhook
+    leaves the transcript out (`exclude_transcript`). A record with a type or a time of ours is an
+    event, as `POST /events` takes it.
     """
     if isinstance(document, list):
         return bool(document) and all(
@@ -170,7 +170,7 @@ def agent_call(
         agent,
         typed.metadata.termination_reason,
         {**started, **{name: value for name, value in known.items() if value is not None}},
-        # A record is known by its transcript, also where nobody spoke.
+        # A record is known by its transcript, also where neither side spoke.
         (
             *({**event, "is_from_record": True} for event in played),
             {"transcript": (), **record, "timestamp": end_ms},

@@ -173,8 +173,7 @@ def _of_audit(call: RecordedCall, heard: _Heard) -> Iterator[EvaMiss]:
         yield EvaMiss(
             "entry of the audit log",
             "EVA computes nothing of such a call. callgauge computes what the other sources show; "
-            "the user's transcribed words and the "
-            "tools are not known.",
+            "the user's transcribed words and the tools are not known.",
             "Send the entries of the audit log: `user`, `assistant`, `tool_call`, `tool_response`.",
         )
         return
@@ -254,8 +253,8 @@ def _of_caller(call: RecordedCall, heard: _Heard) -> Iterator[EvaMiss]:
         yield EvaMiss(
             f"file {_one_of(SIMULATOR_FILES)}" if is_record else "simulated caller",
             "EVA has the times of sound, the user's intended words and the assistant's transcribed "
-            "ones from it alone. There is no latency "
-            "and no interruption, `turn_taking` is 0 and `conversation_valid_end` is left out.",
+            "ones from it alone. There is no latency and no interruption, `turn_taking` is 0 and "
+            "`conversation_valid_end` is left out.",
             "Copy the file from the run."
             if is_record
             else (
@@ -280,8 +279,7 @@ def _of_caller(call: RecordedCall, heard: _Heard) -> Iterator[EvaMiss]:
         yield EvaMiss(
             "`user_speech` with words",
             "EVA takes every sound of the user for an empty one and takes its turn back, so turns "
-            "can be misnumbered. They have no "
-            "intended words of the user.",
+            "can be misnumbered. They have no intended words of the user.",
             "Send what the simulated caller said, as `user_speech`.",
         )
     if heard.has_start(of_user=False) and not any(
@@ -388,8 +386,7 @@ def _of_end(call: RecordedCall) -> Iterator[EvaMiss]:
         yield EvaMiss(
             f"reason of the end{f' in {RESULT_FILE}' if is_record else ''}",
             "EVA counts an unknown reason as a good one: `conversation_completed_on_time` and "
-            "`conversation_correctly_finished` are 1. "
-            "callgauge's own scores of both are unknown.",
+            "`conversation_correctly_finished` are 1. callgauge's own scores of both are unknown.",
             "Copy the file from the run."
             if is_record
             else (

@@ -367,7 +367,7 @@ class RecordedGoals:
 
 
 def goals_for(paths: Sequence[Path], goals: Path | None) -> RecordedGoals | None:
-    """Goal sets for the calls at these paths; None if nobody has named any. The sample has its own.
+    """Goal sets for the calls at these paths; None if none are named. The sample has its own.
 
     Raises:
         OperatorError: There is a mistake in one, or there is no goal set.

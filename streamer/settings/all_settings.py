@@ -312,7 +312,7 @@ class RedactionSettings(RedactionRules):
         names = names_in(value)
         if not isinstance(names, list) or not names:
             return names
-        # brings tables of the world, which without a country nobody needs
+        # brings tables of the world, which are not needed without a country
         from phonenumbers import SUPPORTED_REGIONS
 
         if unknown := [name for name in names if name not in SUPPORTED_REGIONS]:
@@ -684,7 +684,7 @@ class Settings(BaseSettings):
 
     @property
     def all_limits(self) -> Limits:
-        """The limits, with those that nobody sets."""
+        """The limits, with those that are not settings."""
         return Limits(**dict(self.limits))
 
     def goal_rules(self, roles: Collection[str]) -> GoalRules:

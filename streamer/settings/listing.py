@@ -32,9 +32,11 @@ BY_DEFAULT: Final = "default"
 _FILE_COLUMNS: Final = 100
 
 _HEAD: Final = """\
-Settings of callgauge. `callgauge settings --toml` writes this file: a line that begins with # and a name has a default.
-Use it with `callgauge run --config FILE`, or name it in CALLGAUGE_CONFIG. Environment variables win over it: goals.folder
-is CALLGAUGE_GOALS__FOLDER there. Secrets belong into files: "file:/run/secrets/token" is what stands in that file."""
+Settings of callgauge. `callgauge settings --toml` writes this file: a line that begins with # and a
+name has a default. Use it with `callgauge run --config FILE`, or name it in CALLGAUGE_CONFIG.
+Environment variables win over it: goals.folder is CALLGAUGE_GOALS__FOLDER there. Secrets belong
+into files: "file:/run/secrets/token" is what stands in that file.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class ListedSetting:
         name: Its name inside the block.
         variable: Its environment variable.
         value: Its value as JSON; `HIDDEN` instead of a secret.
-        default: The value that it has if nobody sets it.
+        default: The value that it has if it is not set.
         origin: The option, variable, file or setting that the value is from; `BY_DEFAULT`
             otherwise.
         description: Its meaning.

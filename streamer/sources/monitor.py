@@ -291,7 +291,7 @@ class CallBridge:
                 text = await socket.recv(decode=False)
             except ConnectionClosedOK:
                 return "ended"
-            if not self._is_joined:  # a call that nobody may follow is not opened here
+            if not self._is_joined:  # a call that may not be followed is not opened here
                 self._is_joined = True
                 self._put(*self._control("call_started", agent=self._call.agent))
             self._messages += 1
@@ -504,9 +504,8 @@ class MonitorRole:
         if not settings.is_on:
             raise SetupError(
                 "Monitor: there is no key of ElevenLabs' API, so no call can be followed and it "
-                "does not start. "
-                "Set CALLGAUGE_MONITOR__API_KEY, to the key or to file: and the path of a file "
-                "with it."
+                "does not start. Set CALLGAUGE_MONITOR__API_KEY, to the key or to file: and the "
+                "path of a file with it."
             )
         self.ready = asyncio.Event()
         self._settings = settings

@@ -54,7 +54,7 @@ def _line_of(folder: Path, name: str) -> str:
     """
     try:
         if not is_locked(folder):
-            raise FileNotFoundError(0, "nobody writes the folder")
+            raise FileNotFoundError(0, "no process serves the folder")
         return (folder / name).read_text(encoding="utf-8").strip()
     except (OSError, sqlite3.Error) as error:
         why = error.strerror if isinstance(error, OSError) else error

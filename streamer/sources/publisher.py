@@ -196,8 +196,8 @@ async def play(
     acknowledgements.
 
     Calls are taken from `calls` as they start, so an endless iterator and one that shifts each call
-    to the present are fine. Events that are late because sending is slow follow at once. After a
-    cancellation the publisher still has the sent events, and delivers them when it is closed.
+    to the present are fine. Events that are late because sending is slow follow immediately. After
+    a cancellation the publisher still has the sent events, and delivers them when it is closed.
 
     Args:
         calls: In the order of their start.

@@ -213,7 +213,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class WatchedFacts:
-    """Facts of every call that its files do not have; None where nobody named one.
+    """Facts of every call that its files do not have; None where none was named.
 
     Attributes:
         agent: Name of the agent.
@@ -622,8 +622,8 @@ class Watch:
 
 _ONCE: Final = (
     "The conversation ids are those of the recordings, and a call closes once: if calls with these "
-    "ids were sent before, no event of these "
-    "counts. Then stop it, delete the position, and start it with --run-name NAME."
+    "ids were sent before, no event of these counts. Then stop it, delete the position, and start "
+    "it with --run-name NAME."
 )
 
 

@@ -129,7 +129,7 @@ class AcknowledgedWriter:
 
 
 def _read(sent: "asyncio.Future[Any]") -> None:
-    """Takes the error of a record for which nobody waits any more, so that it is not reported as
+    """Takes the error of a record which is not awaited any more, so that it is not reported as
     forgotten.
     """
     if not sent.cancelled():

@@ -44,7 +44,7 @@ class SubgoalOutcome:
 
     Attributes:
         subgoal_id: Its name in the goal set.
-        finding: Whether it was reached, or why nobody knows.
+        finding: Whether it was reached, or why that is unknown.
         reached_turn: The turn that reached it.
         votes_complete: Votes of the judge for "reached", in the verdict that decided; 0 for a check
             by code.
@@ -110,7 +110,7 @@ class Trial:
         version: Digest of the goals: sets of one name and two contents have two.
         success: Whether every subgoal was reached by the last turn that counts, or why nobody
             knows.
-        progress: Share of the subgoals that were reached, or why nobody knows.
+        progress: Share of the subgoals that were reached, or why that is unknown.
         subgoals: In the order of the goal set.
         stall_turn: In a call without success, the first turn after its last progress; None if there
             is no such turn.
@@ -335,7 +335,7 @@ def _shown(value: Value | None) -> float | str:
 
 
 def finding_of(value: Value | None) -> bool | str:
-    """Whether a value is 1, or why nobody knows."""
+    """Whether a value is 1, or why that is unknown."""
     shown = _shown(value)
     return shown if isinstance(shown, str) else shown == 1
 

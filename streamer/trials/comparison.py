@@ -71,7 +71,7 @@ from streamer.trials.versus import SHARES, Versus, versus_json, versus_lines
 # judge, and errors. Pure.
 #
 # A trial is one call. All figures are over the trials of one version of one goal set. A trial whose
-# success nobody knows counts as a trial and in no figure that needs its success: unknown is not
+# unknown success counts as a trial and in no figure that needs its success: unknown is not
 # zero.
 
 _QUANTILE: Final = 1.959964
@@ -381,7 +381,7 @@ _MISSED: Final = {"name": "not called", "arguments": "other arguments", "output"
 
 
 def trials_table(groups: Sequence[GoalSetTrials], ks: Sequence[int]) -> Table:
-    """A row for each version of a goal set; `-` is a value that nobody knows. With two k it fits a
+    """A row for each version of a goal set; `-` is an unknown value. With two k it fits a
     terminal of 80 columns.
     """
     left_out = set() if any(group.unscored for group in groups) else {UNSCORED}
@@ -464,7 +464,7 @@ def remarks(groups: Sequence[GoalSetTrials], ks: Sequence[int] | None) -> Iterat
 
     Args:
         groups: The compared trials.
-        ks: The k that were asked for; None if nobody asked for any.
+        ks: The k that were asked for; None if none were asked for.
     """
     for versions in changed_sets(groups):
         counts = ", ".join(

@@ -199,7 +199,7 @@ def causes_of(
         verdicts: File of kept answers; None keeps none.
 
     Raises:
-        SetupError: A judge is asked, and nobody can be.
+        SetupError: A judge is asked for, and no model can be asked.
         VerdictFileError: The file of verdicts cannot be used.
     """
     redactor = Redactor(settings.redaction)
@@ -235,7 +235,7 @@ class _Asking:
 
     async def ask_all(self, kept: KeptVerdicts | None) -> None:
         """Asks question by question, up to the bounds, and no more once the endpoint fails."""
-        # brings the client, which nobody needs who asks no judge
+        # brings the client, which is not needed without a judge
         from consumers.judge.endpoint import Endpoint
 
         assert self._settings.api_key is not None, "the judge is on"  # noqa: S101 - so it is
@@ -264,8 +264,7 @@ class _Asking:
         elif len(self.groups.by_sentence) == 1 and not self.groups.left and len(self._cases) > 1:
             self.groups.remarks.append(
                 "The judge put all faults of all calls into one group, so it tells nothing apart. "
-                "If that cannot be, ask another model, or "
-                "leave --judge off: then code groups them."
+                "If that cannot be, ask another model, or leave --judge off: then code groups them."
             )
         self._say_cost()
 

@@ -97,7 +97,7 @@ a producer's clock that steps back stops the merge
 - max, initial=self._read_ms
 + max, initial=0
 
-an input that was made anew is taken for the old one
+an input that was recreated is taken for the old one
   consumers/sequencer/merge.py, first tests/unit/sequencer/test_identity.py
 - if end < handed:
 + if False:
@@ -225,7 +225,7 @@ a second successor counts what the first one did not
 - is_cut or revision < missed
 + is_cut
 
-revisions begin again with a log that was made anew
+revisions begin again with a log that was recreated
   consumers/evaluator/takeover.py, first tests/unit/evaluator/test_takeover.py
 - row.base + revision_at(row.place)
 + row.base

@@ -82,7 +82,7 @@ class Brokers:
                 )
             )
         self.log: list[list[LogRecord]] = [[] for _ in range(PARTITIONS)]
-        self.anew: list[InputPartition] = []
+        self.recreated: list[InputPartition] = []
         self.partitions_ms = 0
         self.most: dict[Place, int] = {}
         self.asked_ms: int | None = None

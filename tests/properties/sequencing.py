@@ -42,7 +42,7 @@ class LogRecord(NamedTuple):
 
 
 class Input:
-    """A partition of an input, as its broker has it. It may be made anew, and its oldest records
+    """A partition of an input, as its broker has it. It may be recreated, and its oldest records
     may expire.
     """
 
@@ -342,7 +342,7 @@ def lived(acts: Iterable[Act], kind: type[Sequencer] = Sequencer) -> World:
     reads everything.
 
     A sequencer that is replaced while it lives is a zombie: it goes on with what it reads and
-    sends. Not where an input was made anew: two who count its generations beside each other may
+    sends. Not where an input was recreated: two who count its generations beside each other may
     come to different numbers, and that is not promised.
     """
     world = World()
@@ -394,7 +394,7 @@ def reading(records: Sequence[LogRecord]) -> Iterator[tuple[LogReader, Event | T
 
 
 def assert_each_record_once_in_its_order(world: World) -> None:
-    """Of an input that was made anew only the newest: of the others what was read in time, in its
+    """Of an input that was recreated only the newest: of the others what was read in time, in its
     order.
     """
     seen: dict[Place, set[int]] = {place: set() for place in PLACES}

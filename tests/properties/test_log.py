@@ -170,7 +170,7 @@ class GoesOnAfterAFailure(Sequencer):
 
 
 class KnowsNoGenerations(Sequencer):
-    """Takes an input that was made anew for the old one."""
+    """Takes an input that was recreated for the old one."""
 
     def _was_made_anew(self, place: Place) -> bool:
         del place

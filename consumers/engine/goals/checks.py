@@ -183,7 +183,7 @@ class _ToolUsed:
     def _fit_of_outcome(self, call: CalledTool) -> bool | None:
         if call.is_success is not None:
             return self._is_success is None or call.is_success is self._is_success
-        if call.is_withheld:  # it has answered, and nobody knows how
+        if call.is_withheld:  # it has answered, and the answer is unknown
             return True if self._is_success is None else None
         return not self._must_answer
 
@@ -289,7 +289,7 @@ OPEN: Final = CheckResult(CheckState.OPEN)
 
 
 class Undecided(NamedTuple):
-    """The first turn that may have decided a subgoal of which nobody can know it, and
+    """The first turn that may have decided a subgoal for which this is unknown, and
     the reason.
     """
 

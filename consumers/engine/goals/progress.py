@@ -59,7 +59,7 @@ class Stalls:
         self.is_stuck = False
 
     def pass_gap(self, until_ms: int) -> None:
-        """Starts the clock again, if it runs: until then nobody took events."""
+        """Starts the clock again, if it runs: until then no events were taken."""
         if self._moved_ms is not None:
             self._moved_ms = max(self._moved_ms, until_ms)
 
@@ -151,7 +151,7 @@ class GoalProgress:
         self._stalls = Stalls(rules, rows)
 
     def pass_gap(self, until_ms: int) -> None:
-        """Notes that nobody took events until then."""
+        """Notes that no events were taken until then."""
         self._stalls.pass_gap(until_ms)
 
     @property
@@ -497,7 +497,7 @@ class GoalProgress:
     def _is_open(self) -> bool:
         if self._is_over or self._last > self.goal_set.max_turns:  # later turns reach nothing
             return False
-        # a subgoal that nobody can judge may have been reached
+        # a subgoal that cannot be judged may have been reached
         reached_at = enumerate(self._curve.reached_at)
         return any(turn is None and not self._unknown(place) for place, turn in reached_at)
 
@@ -648,7 +648,7 @@ class JudgedScores:
         self._plan()
 
     def pass_gap(self, until_ms: int) -> None:
-        """Notes that nobody took events until then, so that nothing which did not happen is a
+        """Notes that no events were taken until then, so that nothing which did not happen is a
         stall.
         """
         if self._goals is not None:

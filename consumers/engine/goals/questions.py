@@ -219,10 +219,12 @@ _VOTES = {"C": True, "I": False}
 
 
 def grade_of(text: str | None) -> bool | None:
-    r"""The grade that a judge's free text ends with, read as agent-inspect reads it; None when there is none.
+    r"""The grade that a judge's free text ends with, read as agent-inspect reads it; None when
+    there is none.
 
-    The word and the letter may have any case to be found, but only an upper-case C (complete) or I (incomplete) counts.
-    Of the grades on the last line the first one decides, also when it does not count.
+    The word and the letter may have any case to be found, but only an upper-case C (complete) or I
+    (incomplete) counts. Of the grades on the last line the first one decides, also when it does not
+    count.
 
     >>> grade_of("The booking was confirmed.\nGRADE: C")
     True

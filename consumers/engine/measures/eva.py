@@ -436,7 +436,7 @@ class FinishedCall:
         context: EVA's context, with the times of the turns in which the call is heard, and with its
             tools.
         turn_scores: The scores of those turns.
-        silence: Why nobody was heard; None when some turn has a score.
+        silence: Why neither side was heard; None when some turn has a score.
         pre_tool_speech_rate: Share of tool groups that the assistant announced; None without tools.
         has_used_tool: Whether any source reports a tool, be it without arguments and without an
             answer.

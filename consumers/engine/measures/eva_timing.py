@@ -322,7 +322,7 @@ def missed_turn(context: MetricContext) -> bool:
 
 
 def last_speaker(context: MetricContext) -> str | None:
-    """The side that was heard last, the assistant if both ended at once; None when nobody was
+    """The side that was heard last, the assistant if both ended at once; None when neither was
     heard.
     """
     user_s = _last_end_s(context.audio_timestamps_user_turns.values())

@@ -86,7 +86,7 @@ class CallMeasures(NamedTuple):
 
     @property
     def talk_ratio(self) -> float | None:
-        """The assistant's share of the time both were heard, from 0 to 1; None while nobody was."""
+        """The assistant's share of the time both were heard, from 0 to 1; None while neither was."""
         speech_ms = self.user.speech_ms + self.assistant.speech_ms
         return self.assistant.speech_ms / speech_ms if speech_ms else None
 
@@ -120,7 +120,7 @@ def measures_of(
     )
     user_ms, assistant_ms = length_ms(user), length_ms(assistant)
     anyone = merged((*user, *assistant))
-    # A tool that answers at once has no length, and cuts a silence in two all the same.
+    # A tool that answers immediately has no length, and cuts a silence in two all the same.
     tool_spans = merged(
         (_until_somebody_speaks(tool, anyone, ended_ms) for tool in tools), keeps_moments=True
     )

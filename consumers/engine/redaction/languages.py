@@ -342,8 +342,7 @@ FIRSTS: Final = {"premier": FRENCH, "première": FRENCH, "primero": SPANISH, "pr
 """The first of a month, in languages that count its other days as numbers."""
 _ORDINAL_STEMS: Final = (
     "erst zweit dritt viert fünft sechst siebt acht neunt zehnt elft zwölft dreizehnt vierzehnt "
-    "fünfzehnt sechzehnt "
-    "siebzehnt achtzehnt neunzehnt zwanzigst"
+    "fünfzehnt sechzehnt siebzehnt achtzehnt neunzehnt zwanzigst"
 )
 
 

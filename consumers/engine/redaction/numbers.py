@@ -574,7 +574,7 @@ FEWEST_WITHOUT_A_WORD: Final = 9
 MOST_PHONE_DIGITS: Final = 15
 """Most digits of a telephone number in E.164."""
 MOST_DIGITS_OF_A_RUN: Final = 200
-"""Most consecutive digits with nothing but pauses between them; more are a table, which nobody
+"""Most consecutive digits with nothing but pauses between them; more are a table, which no caller
 dictates.
 """
 NEAR_WORDS: Final = 8

@@ -41,7 +41,7 @@ class Plain(NamedTuple):
 
 
 def in_plain(source: str) -> Plain:
-    """A text in plain characters (NFKC, and without characters that nobody sees).
+    """A text in plain characters (NFKC, and without invisible characters).
 
     Example:
         >>> in_plain("jane\uff20example").text

@@ -91,8 +91,8 @@ def _assistant(message: Message) -> Mapping[str, Any]:
 
 
 def _told_agent(message: Message) -> Event:
-    """The prompt and the tools of the assistant's model. Where tools are named by ids, nobody knows
-    which ones there are.
+    """The prompt and the tools of the assistant's model. Where tools are named by ids, it is
+    unknown which ones there are.
     """
     model = mapping_in(_assistant(message).get("model"))
     prompts = [
@@ -213,7 +213,7 @@ def _used(entries: list[Mapping[str, Any]], time_ms: float) -> Iterator[Event]:
 
 def _waited(entries: list[Mapping[str, Any]], metrics: Mapping[str, Any]) -> Iterator[Event]:
     """The latencies of the turns, in ms in the order of the answers. They name no turn: where there
-    are more or fewer of them than answered turns, nobody knows whose they are, and they are left
+    are more or fewer of them than answered turns, it is unknown whose they are, and they are left
     out.
     """
     latencies = listed_in(metrics.get("turnLatencies"), MAX_RECORD_ENTRIES)

@@ -338,7 +338,7 @@ class BotTurnMachine:
     (`has_rulings`), a detector hears the caller (`hears_detector`), the bot reports its answers as
     they were heard (`reports_answers`), no event shows that it speaks (`is_mute`), it `is_over`.
 
-    `reads_log` says that the agent's own transcripts mark the turns of a caller whom nobody hears;
+    `reads_log` says that the agent's own transcripts mark the turns of a caller who is not heard;
     messages then repeat them.
 
     Words can come after the next sound has begun. `latest_words_s` is how long after the end of a

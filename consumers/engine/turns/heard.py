@@ -50,7 +50,7 @@ from schemas.units import MS_PER_SECOND
 # The words of a turn by source, and one table that chooses the sources for each purpose.
 #
 # A turn's words come from up to five sources that differ: a caller is misunderstood, an answer is
-# cut off, a log has words that nobody heard. Texts are joined when they are read, and not before.
+# cut off, a log has words that were not heard. Texts are joined when they are read, and not before.
 
 PLACEHOLDER: Final = "[user audio]"
 """Placeholder in the log of an audio-LLM agent until the caller is transcribed; it has no words."""
@@ -397,7 +397,7 @@ class HeardTurn(NamedTuple):
         silent_from_s: The user's last end, or the latest moment of the user's turn that is known;
             None without one.
         is_cut: Whether the caller spoke over the assistant's answer in this turn; only the bot's
-            own view knows it at once.
+            own view knows it immediately.
     """
 
     number: int

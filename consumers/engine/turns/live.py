@@ -744,8 +744,8 @@ class LiveCall:
                 self._silences = [*self._silences, (turn, silence)][-MAX_SILENCES:]
 
     def pass_gap(self, from_ms: int, until_ms: int) -> None:
-        """Notes that nobody took events in this time: a silence that had not lasted long enough by
-        its beginning is given up.
+        """Notes that no events were taken in this time: a silence that had not lasted long enough
+        by its beginning is given up.
         """
         behind_all = BrokerMoment(from_ms, max(INPUT_RANK.values()))
         self.dead_air.note(SilenceKind.SOMEONE_SPOKE, until_ms, behind_all)
@@ -777,7 +777,7 @@ class LiveCall:
 
     def is_answer_over(self, turn: int) -> bool:
         """Whether the agent has answered in the turn and is silent now. Without sound it is,
-        because its words are whole utterances; text for a synthesis that nobody reports may go on.
+        because its words are whole utterances; text for a synthesis that is not reported may go on.
         """
         if self.bot is None:
             heard = self.history.machine.turns.get(turn)

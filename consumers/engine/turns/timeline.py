@@ -435,7 +435,7 @@ class PairedUse:
 
     @property
     def kind(self) -> str | None:
-        """Where the tool runs, in ElevenLabs' words; None where nobody tells."""
+        """Where the tool runs, in ElevenLabs' words; None where it is not reported."""
         return self.kind_of_call or self.kind_of_answer
 
     @property
@@ -574,7 +574,8 @@ def outcome_of(response: object) -> ToolOutcome:
 
     Example:
         >>> outcome_of({"status": "error", "error_type": "not_found"}), outcome_of({"status": "ok"}), outcome_of(None)
-        (<ToolOutcome.ERROR: 'error'>, <ToolOutcome.SUCCESS: 'success'>, <ToolOutcome.SUCCESS: 'success'>)
+        (<ToolOutcome.ERROR: 'error'>, <ToolOutcome.SUCCESS: 'success'>, <ToolOutcome.SUCCESS:
+        'success'>)
         >>> outcome_of({"status": {"code": 200}})
         <ToolOutcome.SUCCESS: 'success'>
     """

@@ -225,8 +225,7 @@ def _closed(cause: BaseException, security: SecuritySettings) -> Explanation:
     return Explanation(
         f"closes the connection without a word, and security.protocol is {protocol}",
         "This port probably wants a login (SASL_), or TLS, or none of it: check security.protocol "
-        "and the port. Or the broker was "
-        "just stopping.",
+        "and the port. Or the broker was just stopping.",
     )
 
 
@@ -604,7 +603,7 @@ class KafkaSettings(BaseModel):
         from faststream.kafka import KafkaBroker
 
         read_tolerantly()
-        # By itself it logs an error of a poll once an hour and polls again at once. A role that
+        # By itself it logs an error of a poll once an hour and polls again immediately. A role that
         # began again would not hear of it.
         os.environ["FASTSTREAM_SUPERVISOR_CACHE_TTL"] = "0"
         return KafkaBroker(

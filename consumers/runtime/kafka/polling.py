@@ -28,7 +28,7 @@ from schemas.quarantine import UndecodableRecord
 RETRY_SECONDS: Final = 1.0
 """Pause after a failed poll, so that polls that fail at once do not use up the processor."""
 LINE_SECONDS: Final = 30.0
-"""Time between log lines about failing polls. The first failure is logged at once."""
+"""Time between log lines about failing polls. The first failure is logged immediately."""
 MAX_FAILING_SECONDS: Final = 30.0
 """How long polls may fail, for other reasons than an unreachable broker, before only a restart
 helps.
@@ -121,7 +121,7 @@ class PollWatch:
 #
 # By itself the client tries for ever to commit an offset of a topic that was deleted. If it does so
 # while the member joins its group again, the broker refuses the commit, and the client forgets its
-# membership and begins to join anew, for ever too.
+# membership and joins again, for ever too.
 
 COMMIT_SECONDS: Final = 5.0
 """How long a commit may take when nothing waits for it. The next one covers a failed one."""
@@ -198,7 +198,8 @@ the same as one of one record. A poll waits as long for records, and FastStream 
 an empty one. So it is the longest delay of a record.
 """
 ENOUGH_BYTES: Final = 64 * 1_024
-"""Bytes at which a broker answers at once: some two hundred events, so a backlog never waits."""
+"""Bytes at which a broker answers immediately: some two hundred events, so a backlog never waits.
+"""
 STOP_SECONDS: Final = 1.0
 """How long stopping may take, leaving the group included. The broker drops a silent member by
 itself.
@@ -348,8 +349,8 @@ class GroupReader(Generic[Message]):
         """Takes FastStream's lines. Those with an error are of failed polls, which no middleware
         sees.
 
-        After an error of Kafka it polls again in 5 s. After any other it polls again at once, for
-        ever, so that ends reading.
+        After an error of Kafka it polls again in 5 s. After any other it polls again immediately,
+        for ever, so that ends reading.
         """
         if isinstance(exc_info, Exception):
             self._watch.failed(exc_info)

@@ -52,7 +52,7 @@ async def onlooker(
 
 
 def not_shown(_share: float) -> None:
-    """Shows nobody how far reading has come."""
+    """Does not show how far reading has come."""
 
 
 async def records_between(

@@ -69,7 +69,7 @@ class SecuritySettings(BaseModel):
     token_file: Path | None = Field(
         None,
         examples=["/run/secrets/kafka-token"],
-        description="file with the token for OAUTHBEARER, read anew when needed",
+        description="file with the token for OAUTHBEARER, read again when needed",
     )
     ca_file: Path | None = Field(
         None,

@@ -1,4 +1,4 @@
-"""Gives the Kafka client the token of a file, for each connection anew."""
+"""Gives the Kafka client the token of a file, for each connection again."""
 
 import asyncio
 from pathlib import Path

@@ -498,7 +498,7 @@ class WebhookRoute:
         self._deliveries: OrderedDict[bytes, asyncio.Future[None]] = OrderedDict()
 
     async def answer(self, request: Request) -> Response:
-        """Answers one delivery. That of a tenant whom nobody knows is answered as one with a wrong
+        """Answers one delivery. That of an unknown tenant is answered as one with a wrong
         signature.
         """
         if not self._has_webhook:

@@ -19,7 +19,7 @@ To read them takes 50 ms.
 """
 MAX_ELEMENT_PARTS: Final = 25_000
 """Most commas and opening brackets of one element: to read and check so many values takes some 20
-ms, in which nobody else has a turn.
+ms, in which no other task has a turn.
 """
 MAX_LEAN_PARTS: Final = 50_000
 """The same of one that is read without what no rule reads of it: twice the entries of a call of two

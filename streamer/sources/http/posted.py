@@ -166,7 +166,7 @@ class Batches:
                 RefusalReason.INVALID_EVENT,
                 "the conversation is another tenant's",
                 "expected a conversation that this tenant began",
-                "Give each call an id that nobody can guess, for example a UUID.",
+                "Give each call an id that cannot be guessed, for example a UUID.",
             )
         outcome = self._admitted(
             place, key, stream, event, attributes, f"{request_id}/{place}", sender
@@ -363,8 +363,8 @@ class EventsRoute:
         if sender is None:
             text = (
                 "Expected `Authorization: Bearer` with the token of senders: the one that "
-                "`callgauge serve` has printed, that of the "
-                "setting ingest.token, or that of a tenant."
+                "`callgauge serve` has printed, that of the setting ingest.token, or that of a "
+                "tenant."
             )
             headers = {"www-authenticate": challenge(authorization)}
             return self._refused("", IngestOutcome.UNAUTHORIZED, 401, text, headers)

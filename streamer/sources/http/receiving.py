@@ -405,7 +405,7 @@ TURN_SECONDS: Final = 0.01
 
 class BodyTurn:
     """The turn of one body: while one is read and checked, no other one is. So bodies that are read
-    at the same time share the loop in turns, and the loop is nobody's for longer than one of them.
+    at the same time share the loop in turns, and none holds the loop for longer than one of them.
     """
 
     def __init__(self, of_all: asyncio.Lock) -> None:

@@ -56,9 +56,8 @@ class IngestRole:
         """
         if not settings.is_on:
             raise SetupError(
-                "Ingest: nobody may send anything, so it does not start: there is neither a token "
-                "for POST /events nor a secret "
-                "of ElevenLabs' webhook. Set CALLGAUGE_INGEST__TOKEN, "
+                "Ingest: no sender is allowed, so it does not start: there is neither a token for "
+                "POST /events nor a secret of ElevenLabs' webhook. Set CALLGAUGE_INGEST__TOKEN, "
                 "CALLGAUGE_INGEST__ELEVENLABS_SECRET, or both."
             )
         self.ready = asyncio.Event()
@@ -110,7 +109,7 @@ class IngestRole:
         return (away,) if self.ready.is_set() and self._writer.is_away else ()
 
     def stalled(self) -> Sequence[str]:
-        """No fault of this role needs a new process: a broken producer is made anew
+        """No fault of this role needs a new process: a broken producer is replaced
         with the role.
         """
         return ()

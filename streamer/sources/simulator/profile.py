@@ -29,8 +29,8 @@ class Profile:
         silent_turns: Probability per turn without a tool that it has dead air.
         late: Probability that an event arrives late.
         repeated: Probability that a record is sent twice.
-        is_mute: Whether nobody ever answers; callers ask twice whether anybody is there, then hang
-            up.
+        is_mute: Whether the agent never answers; callers ask twice whether anybody is there, then
+            hang up.
         talks_over: Whether the agent starts before its caller has finished, wherever a text is long
             enough.
         tools_fail: Whether no tool works.
@@ -289,8 +289,7 @@ _AIRLINE = Domain(
         Exchange(
             "Sure, it is Q seven T M two K, and the name is Abernathy.",
             "Thank you, I see your cancelled connection. You were in seat fourteen C with one "
-            "checked bag. "
-            "Shall I look for flights that still leave tonight?",
+            "checked bag. Shall I look for flights that still leave tonight?",
             ToolScript(
                 "find_booking",
                 {"booking_code": "Q7TM2K", "family_name": "Abernathy"},
@@ -300,8 +299,8 @@ _AIRLINE = Domain(
         Exchange(
             "Yes please, and I would rather not change planes again if that is possible.",
             "There is one direct flight at nine twenty five in the evening, and one through Boise "
-            "that lands a little "
-            "earlier. The direct one has two seats left. Which of them would you like?",
+            "that lands a little earlier. The direct one has two seats left. Which of them would "
+            "you like?",
             ToolScript(
                 "search_flights",
                 {"origin": "DEN", "destination": "PDX", "nonstop_first": True},
@@ -319,8 +318,7 @@ _AIRLINE = Domain(
         Exchange(
             "Please book it, and an aisle seat would be wonderful.",
             "Done. You are on flight twenty two seventeen tonight, seat nine D on the aisle, and "
-            "your bag goes with "
-            "you. The new boarding pass is in your mail.",
+            "your bag goes with you. The new boarding pass is in your mail.",
             ToolScript(
                 "rebook",
                 {"booking_code": "Q7TM2K", "flight": "LW 2217", "seat_wish": "aisle"},
@@ -415,8 +413,7 @@ _INTERNET = Domain(
         Exchange(
             "Wait, I have to look. It is eight one four, double two, zero six.",
             "Thanks. I see no outage in your street, but your modem has been silent since six "
-            "fifty two. "
-            "Can you tell me which lights are on?",
+            "fifty two. Can you tell me which lights are on?",
             ToolScript(
                 "check_line",
                 {"customer_number": "8142206"},
@@ -426,8 +423,7 @@ _INTERNET = Domain(
         Exchange(
             "The power light is green and the one next to it is blinking orange.",
             "Blinking orange means that it cannot find our signal. Please unplug the grey cable at "
-            "the wall, wait for "
-            "ten seconds and plug it in again.",
+            "the wall, wait for ten seconds and plug it in again.",
         ),
         Exchange(
             "Okay, I did that, and it still blinks.",
@@ -441,8 +437,8 @@ _INTERNET = Domain(
         ),
         Exchange(
             "Something is happening, now it is yellow.",
-            "The signal is there but weak, which often is a worn cable outside. "
-            "I would like to send a technician tomorrow between eight and ten. Does that suit you?",
+            "The signal is there but weak, which often is a worn cable outside. I would like to "
+            "send a technician tomorrow between eight and ten. Does that suit you?",
         ),
         Exchange(
             "Tomorrow is fine, but can he call me before he comes?",
@@ -469,8 +465,7 @@ _LIBRARY = Domain(
         Exchange(
             "Four zero zero, seven seven, one nine.",
             "I found your card. Two of the books can stay with you until the end of the month. The "
-            "third one, the "
-            "cookbook, is wanted by somebody else.",
+            "third one, the cookbook, is wanted by somebody else.",
             ToolScript(
                 "list_loans",
                 {"card": "4007719"},

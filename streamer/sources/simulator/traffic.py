@@ -585,7 +585,7 @@ def _bot_speech(plan: CallPlan, number: int) -> Iterator[Emission]:
     """The speeches of the bot in a turn and, after them, their text as one message."""
     speeches = [step.speech for step in plan.turns[number].steps if step.speech]
     for speech in speeches:
-        # an interruption stops it at once
+        # an interruption stops it immediately
         stopped_ms = speech.end_ms + (0 if speech.cut_off else _BOT_SILENCE_MS)
         yield _speech_event(speech.start_ms, "bot_speech_started", speech.start_ms)
         yield _speech_event(stopped_ms, "bot_speech_stopped", stopped_ms, speech.start_ms)

@@ -132,7 +132,7 @@ def _spread(script: Script) -> None:
 
 
 def _remade(script: Script) -> None:
-    """An input is made anew with fewer records than it had, and once more with more, while nobody
+    """An input is replaced with fewer records than it had, and once more with more, while nobody
     looks.
     """
     script.evaluator()

@@ -198,7 +198,7 @@ def _without_known() -> None:
 
 
 def _without_generations() -> None:
-    """A sequencer does not say that an input was made anew: readers take its records for those that
+    """A sequencer does not say that an input was recreated: readers take its records for those that
     were there before.
     """
     origin: Callable[..., Origin] = vars(appending)["Origin"]

@@ -481,9 +481,9 @@ MORE_PARTITIONS: Final = 2
 BEHIND_SECONDS: Final = 2.0
 """How long sequencers are frozen before unread records are deleted, and again before they go on."""
 REMADE_SECONDS: Final = 6.0
-"""How long an input pauses at least before it is made anew."""
+"""How long an input pauses at least before it is replaced."""
 FILLED: Final = "audit"
-"""The input that is made anew with more records than it had."""
+"""The input that is replaced with more records than it had."""
 FEW: Final = 20
 """Records in each partition of it before."""
 ANEW_IN_LOG: Final = "another record stands where its last one was"
@@ -552,7 +552,7 @@ def deleted_unread(scene: Scene) -> str | None:
 def _delete_all(scene: Scene, source: str) -> None:
     stage = scene.stage
     if not _answers_and_is_quiet(scene) or source in scene.busy:
-        stage.note(f"records of {source} stay: a broker is away, or it is made anew")
+        stage.note(f"records of {source} stay: a broker is away, or it is replaced")
         return
     topic = stage.topic_of(source)
     made = stage.kept.made.get(topic, 0)
@@ -577,7 +577,7 @@ def _delete_all(scene: Scene, source: str) -> None:
 
 
 def input_remade(scene: Scene) -> str | None:
-    """An input is deleted when all of it is read, and made anew, smaller than it was: its new
+    """An input is deleted when all of it is read, and recreated, smaller than it was: its new
     records come into the log like the others.
     """
     source = scene.rng.choice(PRODUCED)
@@ -588,10 +588,10 @@ def input_remade(scene: Scene) -> str | None:
 
 
 def input_remade_larger(scene: Scene) -> str | None:
-    """An input is deleted and made anew while all sequencers are frozen, with more records than it
+    """An input is deleted and recreated while all sequencers are frozen, with more records than it
     had: they find others in their place.
 
-    Before that it is made anew with few records, so that few are more.
+    Before that it is replaced with few records, so that few are more.
     """
     stage = scene.stage
     if (
@@ -697,9 +697,9 @@ def _remake(scene: Scene, source: str) -> None:
             break
         except (KafkaError, TimeoutError) as error:
             if not tries_left:
-                raise RunError(f"{topic} could not be made anew: {error}") from error
+                raise RunError(f"{topic} could not be recreated: {error}") from error
     stage.kept.made[topic] = stage.kept.made.get(topic, 0) + 1
-    stage.note(f"{topic} is made anew")
+    stage.note(f"{topic} is replaced")
 
 
 def open_transaction(scene: Scene) -> str | None:

@@ -187,7 +187,7 @@ class Load:
 
         Args:
             connect: Makes a client that sends. An input has a new one after each pause: a client
-                does not find the leaders of a topic that was made anew, whose epochs begin at 0
+                does not find the leaders of a topic that was recreated, whose epochs begin at 0
                 again (confluentinc/librdkafka, issue 4898).
             bootstrap: Where it sends to, for the bad records that need a client of their own.
             prefix: Put before each topic's name.

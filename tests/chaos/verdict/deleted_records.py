@@ -20,7 +20,7 @@ class Deletion(NamedTuple):
     Attributes:
         topic: The input.
         partition: Partition number there.
-        made: How often the input had been made anew.
+        made: How often the input had been recreated.
         first: The first offset that may be unread.
         end: The first that was not deleted.
     """
@@ -52,11 +52,11 @@ class Excuse(NamedTuple):
 
 
 class DeletedRecords:
-    """Records that are deleted, in files; by topic, how often that was made anew, and partition, in
+    """Records that are deleted, in files; by topic, how often that was recreated, and partition, in
     order.
 
     Attributes:
-        made: By topic, how often it was made anew.
+        made: By topic, how often it was recreated.
     """
 
     def __init__(self, folder: Path) -> None:

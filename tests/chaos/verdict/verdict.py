@@ -56,7 +56,7 @@ class Traces(NamedTuple):
         kept: Folder of the records deleted from the topics.
         deletions: Those of records that may not have been read.
         excuses: When records of an input may come after the time that was known.
-        made: By topic, how often it was made anew.
+        made: By topic, how often it was recreated.
     """
 
     bootstrap: str

@@ -93,7 +93,7 @@ async def test_partitions_recover_some_at_a_time_and_the_oldest_call_first(
 async def test_a_poll_that_does_not_come_back_ends(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client's waits for ever while the group shares out its partitions anew."""
+    """The client's waits for ever while the group reassigns its partitions."""
 
     async def never(*_: object, **__: object) -> None:
         await asyncio.Event().wait()

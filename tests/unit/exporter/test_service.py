@@ -430,7 +430,7 @@ async def test_partitions_taken_away_are_committed_and_forgotten(shell: ShellMak
     await made.count(1, 5)
     await made.role.on_partitions_revoked(set(made.consumer.starts))
     assert made.consumer.committed[1:] == [{1: 6}]
-    assert made.role.problems() == ("exporter: its group shares out the partitions of scores anew",)
+    assert made.role.problems() == ("exporter: its group reassigns the partitions of scores",)
     made.consumer.starts = {TopicPartition("scores", 2): 3}
     await made.count(2, 3)  # the client may hand over records before it calls its listener
     await made.role.on_partitions_assigned(set(made.consumer.starts))

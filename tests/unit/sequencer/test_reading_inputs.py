@@ -266,7 +266,7 @@ async def test_a_log_that_is_another_is_read_from_its_first_record_when_the_old_
         await polls(reader)
     assert [each["event"] for each in said] == ["input_not_where_it_was"]
     each = reader.inputs[PIPECAT, 0]
-    assert reader.anew == [each]
+    assert reader.recreated == [each]
     assert not each.records
     reader.go_on(each)
     assert each.next == Next(3, 0)
@@ -292,7 +292,7 @@ async def test_a_topic_that_was_away_for_a_moment_is_looked_at_again(reading: Re
     reading.cluster.logs[TP] = Log(0, records(0, 5, value=b"[]"))
     reading.cluster.look()
     await polls(reader)
-    assert reader.anew == [reader.inputs[PIPECAT, 0]]
+    assert reader.recreated == [reader.inputs[PIPECAT, 0]]
 
 
 async def test_a_log_that_took_the_place_of_another_during_a_silence_is_noticed(
@@ -308,7 +308,7 @@ async def test_a_log_that_took_the_place_of_another_during_a_silence_is_noticed(
     reading.clock.ms += SILENT_MS + 1
     reading.cluster.logs[TP] = Log(0, records(0, 9, value=b"[]"))
     await polls(reader)
-    assert reader.anew == [each]
+    assert reader.recreated == [each]
     assert waiting(reader) == [0, 1, 2], "nothing of the new one is taken for the old one's"
     each.take(None)
     reader.go_on(each)
@@ -326,7 +326,7 @@ async def test_answers_that_are_always_late_are_taken(reading: Reading) -> None:
             reading.clock.ms += 2 * SILENT_MS
             await polls(reader, 1)
         assert waiting(reader) == list(range(end))
-    assert not reader.anew
+    assert not reader.recreated
 
 
 async def test_records_that_were_deleted_unread_are_counted_and_told(reading: Reading) -> None:

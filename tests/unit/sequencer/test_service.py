@@ -44,7 +44,7 @@ class Reader:
 
     def __init__(self, *inputs: InputPartition) -> None:
         self.inputs = {(each.source, each.tp.partition): each for each in inputs}
-        self.anew: list[InputPartition] = []
+        self.recreated: list[InputPartition] = []
         self.partitions_ms = 0
         self.missing: list[str] = []
         self.asked = 0
@@ -60,7 +60,7 @@ class Reader:
         return list(self.inputs.values())
 
     def go_on(self, each: InputPartition) -> None:
-        self.anew.remove(each)
+        self.recreated.remove(each)
         each.renew()
 
     def all_told(self, now_ms: int) -> None:
@@ -171,7 +171,7 @@ async def test_before_the_events_of_a_new_generation_the_old_ones_and_a_tick_are
 
     await steps.step()
     await steps.step(251)  # so that no other tick is due
-    steps.reader.on_poll = lambda: steps.reader.anew.append(each)
+    steps.reader.on_poll = lambda: steps.reader.recreated.append(each)
     events, tick = await steps.step(10)
     assert events == [(PIPECAT, 0, 0), (PIPECAT, 0, 1)]
     assert tick.positions == {(PIPECAT, 0): Next(1, 0)}

@@ -278,7 +278,7 @@ async def test_what_is_gone_or_another_record_is_not_put_back() -> None:
     log = Log(record(2, key=b"somebody"), good)
     gone, another, done = await replayed(log, old, made_anew, good)
     assert gone.reason == "retention took it"
-    assert "made anew" in str(another.reason)
+    assert "recreated" in str(another.reason)
     assert done.appended is not None
     assert [each["value"] for each in log.appended] == [good.value]
 

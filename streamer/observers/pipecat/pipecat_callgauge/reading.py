@@ -135,7 +135,7 @@ class CallReader:
     # Words.
 
     def answering(self, _frame: Any, _now_s: float) -> None:
-        """The model or the synthesis begins, and nobody has interrupted that yet."""
+        """The model or the synthesis begins, and it is not interrupted yet."""
         self._is_cut = False
 
     def heard(self, frame: Any, _now_s: float) -> None:
@@ -249,7 +249,7 @@ class CallReader:
             self._emit(Rank.CALL, "call_started", tools=described)
 
     def ending(self, frame: Any, _now_s: float) -> None:
-        """The call is to end: at once, or after the words before it."""
+        """The call is to end: immediately, or after the words before it."""
         reason = getattr(frame, "reason", None)
         word = "cancelled" if type(frame).__name__ == "CancelFrame" else "ended"
         self.end = self.end or (name_of(reason) if reason else word)

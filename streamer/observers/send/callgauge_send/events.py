@@ -86,7 +86,7 @@ def of_others(read: Callable[[], T], otherwise: T) -> T:
     """
     try:
         return read()
-    except Exception:  # noqa: BLE001 - nobody knows which errors the code of others has
+    except Exception:  # noqa: BLE001 - code of others may raise any error
         return otherwise
 
 

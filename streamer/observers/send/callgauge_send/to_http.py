@@ -150,7 +150,7 @@ class ToHttp:
 
     def _is_given_up(self, status: int) -> bool:
         """Whether the other side has refused this sender for so long that its events are dropped; a
-        server in trouble refuses nobody.
+        server in trouble refuses no sender.
         """
         if status >= 500 or status in _ANOTHER_TIME:
             return False

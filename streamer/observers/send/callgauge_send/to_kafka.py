@@ -133,7 +133,7 @@ class ToKafka:
                         break
                     if number % RECORDS_AT_A_STRETCH == 0:
                         await asyncio.sleep(0)
-            batch.close()  # it is sent at once
+            batch.close()  # it is sent immediately
             count = batch.record_count()
             try:
                 async with asyncio.timeout(ROUND_SECONDS):

@@ -248,7 +248,7 @@ def test_a_question_without_any_answer_has_the_old_reason() -> None:
 
 @pytest.mark.parametrize("is_late", [False, True])
 def test_words_are_no_answer_of_a_bot_that_speaks(*, is_late: bool) -> None:
-    """Whether it speaks may be known after the words: then the turns are made anew."""
+    """Whether it speaks may be known after the words: then the turns are recreated."""
     feed = Feed(LIMITS)
     if not is_late:
         feed.spoke("bot", 100, 800)

@@ -261,13 +261,13 @@ def test_a_group_that_reads_everything_is_fine_and_says_how_far_it_is() -> None:
     ("facts", "verdict", "said"),
     [
         (group("Dead", 0, (), {}), Verdict.WARNING, "never read"),
-        (group("Empty", 0, ()), Verdict.WARNING, "nobody reads"),
+        (group("Empty", 0, ()), Verdict.WARNING, "no process reads"),
         (
             group("PreparingRebalance", 2, ()),
             Verdict.WARNING,
-            "2 members share out the partitions anew",
+            "2 members reassign the partitions",
         ),
-        (group(assigned=(PARTITIONS[0],)), Verdict.WRONG, "nobody reads x.pipecat.events[1]"),
+        (group(assigned=(PARTITIONS[0],)), Verdict.WRONG, "no process reads x.pipecat.events[1]"),
         (
             group(assigned=(*PARTITIONS, TopicPartition("y.other", 0))),
             Verdict.WRONG,

@@ -85,8 +85,7 @@ def test_what_is_no_goal_file(tmp_path: Path) -> None:
     bad.write_text('{"id": "a",\n"id"')
     assert told(read_goal_file(latin)) == ["2: not UTF-8; save it in that encoding"]
     assert told(read_goal_file(odd)) == [
-        "None: its name ends with none of .yaml, .yml, .json, .jsonl, so nobody knows how to read "
-        "it"
+        "None: its name ends with none of .yaml, .yml, .json, .jsonl, so its format is unknown it"
     ]
     assert told(read_goal_file(large)) == [
         f"None: has more than {MAX_FILE_BYTES} bytes; make several files of it"
