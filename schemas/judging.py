@@ -89,8 +89,7 @@ def check_template(text: str) -> str:
         '{call} Is {subgoal} done?'
         >>> check_template("Read {answers}.")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        schemas.judging.TemplateError: the place {subgoal} is missing; put it where the judge should
-        read the details of the subgoal, ...
+        schemas.judging.TemplateError: the place {subgoal} is missing; put it where the judge should read the details of the subgoal, ...
     """
     if len(text) > MAX_TEMPLATE_CHARS:
         raise TemplateError(
@@ -108,12 +107,17 @@ def check_template(text: str) -> str:
         if name in FRAMES and len(numbers) > 1:
             places = " and ".join(f"line {number}" for number in numbers)
             raise TemplateError(f"the place {{{name}}} is in {places}; leave one of them")
-    missing = [SUBGOAL] if SUBGOAL not in lines else [] if FRAMES.keys() & lines.keys() else [CALL]
-    for name in missing:
-        raise TemplateError(
-            f"the place {{{name}}} is missing; put it where the judge should read {PLACES[name]}"
-        )
+    if SUBGOAL not in lines:
+        raise _missing(SUBGOAL)
+    if not FRAMES.keys() & lines.keys():
+        raise _missing(CALL)
     return text
+
+
+def _missing(name: str) -> TemplateError:
+    return TemplateError(
+        f"the place {{{name}}} is missing; put it where the judge should read {PLACES[name]}"
+    )
 
 
 def places_in(template: str) -> dict[str, list[int]]:

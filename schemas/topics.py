@@ -361,13 +361,10 @@ def _retention_faults(
     )
     if kept_ms is not None and 0 <= kept_ms < least_ms + spare_ms:
         expected = "an outage may last" if is_input else "the longest call and its silence are"
+        severity = Severity.WRONG if is_input else Severity.REFUSED
         yield TopicFault(
             topic=topic.name,
-            severity=Severity.WARNING
-            if kept_ms >= least_ms
-            else Severity.WRONG
-            if is_input
-            else Severity.REFUSED,
+            severity=Severity.WARNING if kept_ms >= least_ms else severity,
             seen=f"records are kept for {duration(kept_ms)} (retention.ms), but {expected} "
             f"{duration(OUTAGE_MS if is_input else least_ms)}: "
             f"{_harm_of_losing(topic, kept_ms - (0 if is_input else least_ms))}",

@@ -371,13 +371,9 @@ def _alert_lines(state: str, alerts: Sequence[Alert]) -> Iterator[str]:
 
 
 def _of(number: int, most: int) -> str:
-    return (
-        f"The first {most} of {number}:"
-        if number > most
-        else f"All {number}:"
-        if number
-        else "None."
-    )
+    if number > most:
+        return f"The first {most} of {number}:"
+    return f"All {number}:" if number else "None."
 
 
 def _listed(call: Mapping[str, object]) -> str:

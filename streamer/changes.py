@@ -65,7 +65,9 @@ def _shares(values: Sequence[float | None]) -> list[str]:
 def _numbers(values: Sequence[float | None]) -> list[str]:
     """Numbers of one unit with as many digits as the largest needs."""
     largest = max((abs(value) for value in values if value is not None), default=0.0)
-    digits = 0 if largest >= 100 else 1 if largest >= 10 else 3
+    digits = 3
+    if largest >= 10:
+        digits = 0 if largest >= 100 else 1
     return [_UNKNOWN if value is None else f"{value:,.{digits}f}" for value in values]
 
 

@@ -424,7 +424,9 @@ class PartitionEvaluator:
         """Broker time in ms at which `advance` can have an effect; None while no call is open.
         While a call is closing, now.
         """
-        return self._now_ms if self._closing else self._wakeups.first_ms if self._calls else None
+        if self._closing:
+            return self._now_ms
+        return self._wakeups.first_ms if self._calls else None
 
     def context(self, conversation_id: str) -> MetricContext | None:
         """EVA's context of an open call; None when it is not open."""

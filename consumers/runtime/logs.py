@@ -112,11 +112,9 @@ def configure_logging(
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     foreign: list[structlog.typing.Processor] = [structlog.stdlib.add_logger_name]
-    last = (
-        []
-        if redact is None
-        else [_each_text(lambda name, text: text if name in _KEPT_FIELDS else redact(text))]
-    )
+    last: list[structlog.typing.Processor] = []
+    if redact is not None:
+        last.append(_each_text(lambda name, text: text if name in _KEPT_FIELDS else redact(text)))
     renderer: Any
     if is_json(log_format, output):
         shared.append(structlog.processors.format_exc_info)

@@ -407,8 +407,13 @@ def shown(
     """
     if value is None:
         return _UNKNOWN
-    sign = "\u2212" if value < 0 else "+" if value > 0 and has_sign else ""
-    return f"{sign}{_digits(measure, value)}{_ENDS[measure.unit] if measure.unit != 'share' else ' points' if is_apart else ' %'}"
+    sign = ""
+    if value < 0:
+        sign = "\u2212"
+    elif value > 0 and has_sign:
+        sign = "+"
+    end = " points" if is_apart and measure.unit == "share" else _ENDS[measure.unit]
+    return f"{sign}{_digits(measure, value)}{end}"
 
 
 _UNKNOWN: Final = "\u2013"
@@ -416,17 +421,13 @@ _ENDS: Final = {"ms": " s", "share": " %", "dollars": " $", "": ""}
 
 
 def _digits(measure: ComparedMeasure, value: float) -> str:
-    size = (
-        abs(value) / 1_000
-        if measure.unit == "ms"
-        else abs(value) * 100
-        if measure.unit == "share"
-        else abs(value)
-    )
-    digits = (
-        (0 if size >= 10 or not size else 1) if measure.unit == "share" else 2 if size < 10 else 1
-    )
-    return f"{size:,.{max(digits, 4 if measure.unit == 'dollars' else 0)}f}"
+    if measure.unit == "share":
+        percent = abs(value) * 100
+        return f"{percent:,.{0 if percent >= 10 or not percent else 1}f}"
+    if measure.unit == "dollars":
+        return f"{abs(value):,.4f}"
+    size = abs(value) / 1_000 if measure.unit == "ms" else abs(value)
+    return f"{size:,.{2 if size < 10 else 1}f}"
 
 
 def ends(measure: ComparedMeasure, change: Change, *, is_size: bool = False) -> str:

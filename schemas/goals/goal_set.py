@@ -342,8 +342,7 @@ def calls_in(text: str) -> list[dict[str, Any]]:
 
     Example:
         >>> calls_in("[{'tool_code': 'book(seats=[1, 2], note=No Remarks)', 'output': '$AnyValue'}]")
-        [{'tool': 'book', 'expected_parameters': [{'name': 'seats', 'value': '[1, 2]'}, {'name':
-        'note', 'check': 'No Remarks'}]}]
+        [{'tool': 'book', 'expected_parameters': [{'name': 'seats', 'value': '[1, 2]'}, {'name': 'note', 'check': 'No Remarks'}]}]
         >>> calls_in("get_user(id='ada_1')")
         [{'tool': 'get_user', 'expected_parameters': [{'name': 'id', 'value': 'ada_1'}]}]
     """

@@ -83,8 +83,7 @@ def worst_steps(pattern: str) -> int:
         >>> worst_steps("a+")
         Traceback (most recent call last):
         ...
-        schemas.goals.patterns.PatternError: character 2: + repeats without a bound; say how often
-        at most, for example {1,80}
+        schemas.goals.patterns.PatternError: character 2: + repeats without a bound; say how often at most, for example {1,80}
     """
     cost = _Reader(pattern).whole()
     try:

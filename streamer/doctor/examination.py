@@ -634,7 +634,8 @@ async def examine(
     yield judge_finding(settings, sets)
     host, port = _ANY_ADDRESS.get(settings.http_host, settings.http_host), settings.http_port
     # 0 is another one at each start
-    ours = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}"] if port else []
+    name = f"[{host}]" if ":" in host else host
+    ours = [f"{name}:{port}"] if port else []
     for address in roles_at or ours:
         for finding in await process_findings(settings, address, is_named=bool(roles_at)):
             yield finding

@@ -186,7 +186,9 @@ def quotes(found: Iterable[Flip]) -> Iterator[str]:
 
 
 def _success(value: bool | str) -> str:  # noqa: FBT001 - the value itself
-    return "unknown" if isinstance(value, str) else "yes" if value else "no"
+    if isinstance(value, str):
+        return "unknown"
+    return "yes" if value else "no"
 
 
 def _known(value: float | bool | str | None) -> float | None:  # noqa: FBT001 - the value itself

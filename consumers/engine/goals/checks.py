@@ -166,7 +166,9 @@ class _ToolUsed:
 
     def holds_in(self, turn: TurnFacts) -> bool | None:
         found = [self._fits(call) for call in turn.calls[:MAX_SEARCHED_CALLS]]
-        return True if True in found else None if None in found else False
+        if True in found:
+            return True
+        return None if None in found else False
 
     def _fits(self, call: CalledTool) -> bool | None:
         if call.tool != self._tool:
@@ -194,7 +196,9 @@ class _ToolUsed:
 
 
 def _all_of(*parts: bool | None) -> bool | None:
-    return False if False in parts else None if None in parts else True
+    if False in parts:
+        return False
+    return None if None in parts else True
 
 
 def _wanted(matchers: Mapping[str, Matcher]) -> tuple[_Wanted, ...]:

@@ -256,13 +256,11 @@ class GoalProgress:
         if goals is None:
             return
         if self.goal_set.expected_tool_calls:
-            tools = (
-                self._tools.at_end(self._last)
-                if is_over
-                else self._tools.at(self._last)
-                if self._last
-                else None
-            )
+            tools = None
+            if is_over:
+                tools = self._tools.at_end(self._last)
+            elif self._last:
+                tools = self._tools.at(self._last)
             called_in: dict[str, dict[int, None]] = {}
             for turn, facts in sorted(self._turns.facts.items()):
                 for call in facts.calls:

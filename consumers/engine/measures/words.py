@@ -227,8 +227,7 @@ def compare(
 
     Example:
         >>> compare("Code three foxtrot please", "code 3 fox trot")
-        TurnErrors(sums=ErrorSums(substitutions=2, deletions=0, insertions=0, reference_words=4),
-        errors=(('foxtrot please', 'fox trot'),))
+        TurnErrors(sums=ErrorSums(substitutions=2, deletions=0, insertions=0, reference_words=4), errors=(('foxtrot please', 'fox trot'),))
     """
     meant, understood = (normalised(text, language, as_eva=as_eva) for text in (meant, understood))
     if counts_characters(language, as_eva=as_eva):

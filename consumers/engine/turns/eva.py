@@ -869,26 +869,18 @@ class EvaHistory:
     def text_at(self, key: int) -> str:
         """The current text of the element with this key; empty without one."""
         payload = self.timeline.payload(key)
-        return (
-            payload.text
-            if isinstance(payload, TextGroup)
-            else payload
-            if isinstance(payload, str)
-            else ""
-        )
+        if isinstance(payload, TextGroup):
+            return payload.text
+        return payload if isinstance(payload, str) else ""
 
     def text_mark(self, key: int) -> int:
         """A number that changes with the text of the element with this key, for the price of a
         length; 0 without a text.
         """
         payload = self.timeline.payload(key)
-        return (
-            payload.length
-            if isinstance(payload, TextGroup)
-            else text_mark(payload)
-            if isinstance(payload, str)
-            else 0
-        )
+        if isinstance(payload, TextGroup):
+            return payload.length
+        return text_mark(payload) if isinstance(payload, str) else 0
 
     def audit_user(self, time_ms: int, text: str, turn_id: int | None) -> int:
         """Adds the caller's turn as the agent received it, perhaps a placeholder.

@@ -767,13 +767,12 @@ class _Words:
         mark = int(self._is_unheard)
         for words in self._said:
             ref = words.ref
-            mark += (
-                mark_at(ref)
-                if isinstance(ref, int)
-                else text_mark(ref)
-                if isinstance(ref, str)
-                else ref.length
-            )
+            if isinstance(ref, int):
+                mark += mark_at(ref)
+            elif isinstance(ref, str):
+                mark += text_mark(ref)
+            else:
+                mark += ref.length
         return mark
 
     @property
@@ -871,13 +870,9 @@ def view_of_eva_turn(state: TurnState, fallback_end_s: float | None = None) -> T
         fallback_end_s: End of sound without an end, once the call is over (EVA's rule E1).
     """
     starts, ends = state.user_starts, state.user_ends
-    end_s = (
-        ends[len(starts) - 1]
-        if starts and len(ends) >= len(starts)
-        else fallback_end_s
-        if starts
-        else None
-    )
+    end_s = None
+    if starts:
+        end_s = ends[len(starts) - 1] if len(ends) >= len(starts) else fallback_end_s
     return TurnView(
         has_user=bool(starts),
         has_assistant=bool(state.assistant_starts),

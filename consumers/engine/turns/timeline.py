@@ -574,8 +574,7 @@ def outcome_of(response: object) -> ToolOutcome:
 
     Example:
         >>> outcome_of({"status": "error", "error_type": "not_found"}), outcome_of({"status": "ok"}), outcome_of(None)
-        (<ToolOutcome.ERROR: 'error'>, <ToolOutcome.SUCCESS: 'success'>, <ToolOutcome.SUCCESS:
-        'success'>)
+        (<ToolOutcome.ERROR: 'error'>, <ToolOutcome.SUCCESS: 'success'>, <ToolOutcome.SUCCESS: 'success'>)
         >>> outcome_of({"status": {"code": 200}})
         <ToolOutcome.SUCCESS: 'success'>
     """

@@ -234,11 +234,10 @@ def _refused(error: BaseException, security: SecuritySettings) -> Explanation:
     what = _REFUSED.get(type(error))
     if what is not None:
         names = sorted(str(name) for arg in error.args for name in _names_in(arg))
-        named = (
-            f"the {what}{'s' if len(names) > 1 else ''} {', '.join(names)}"
-            if names
-            else f"a {what}"
-        )
+        named = f"a {what}"
+        if names:
+            plural = "s" if len(names) > 1 else ""
+            named = f"the {what}{plural} {', '.join(names)}"
     elif isinstance(error, errors.ClusterAuthorizationFailedError):
         named = "the cluster as a whole in this way"
     elif isinstance(error, errors.InvalidTransactionTimeout):
