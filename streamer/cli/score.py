@@ -128,11 +128,13 @@ def score(
     each. One process reads the calls then.
 
     Examples:
-        callgauge score sample --format table callgauge score output/my-run > scores.jsonl callgauge
-        score output/my-run --csv --rows turns > turns.csv callgauge score records/1.1.2 --goals
-        airline_dataset.jsonl > scores.jsonl callgauge score calls.jsonl.gz --goals goals/ --all
-        callgauge score calls.jsonl.gz --format eva > metrics.jsonl callgauge score traces.jsonl
-        --format agent-inspect --judge on --verdicts verdicts.jsonl > results.jsonl
+        callgauge score sample --format table
+        callgauge score output/my-run > scores.jsonl
+        callgauge score output/my-run --csv --rows turns > turns.csv
+        callgauge score records/1.1.2 --goals airline_dataset.jsonl > scores.jsonl
+        callgauge score calls.jsonl.gz --goals goals/ --all
+        callgauge score calls.jsonl.gz --format eva > metrics.jsonl
+        callgauge score traces.jsonl --format agent-inspect --judge on > results.jsonl
         OPENAI_API_KEY=... callgauge score records/1.1.2 --goals airline_dataset.jsonl --judge on
     """
     from streamer.offline.call_work import found_calls, places_of, reading, score_each, total_of
