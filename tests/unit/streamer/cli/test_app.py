@@ -102,7 +102,9 @@ def test_each_line_of_the_examples_is_one_call(name: str) -> None:
     for each in (command, *getattr(command, "commands", {}).values()):
         *_, examples = each.help.split("\n\n")
         for line in examples.splitlines()[1:]:
-            assert re.match(r" +(?:[A-Z_]+=(?:\$\(.*\)|\S+) |[\w-]+ .*\| )*callgauge [a-z]", line), line
+            assert re.match(
+                r" +(?:[A-Z_]+=(?:\$\(.*\)|\S+) |[\w-]+ .*\| )*callgauge [a-z]", line
+            ), line
             assert len(re.findall(r"(?<!\| )callgauge [a-z]", line)) <= 1, line
 
 
