@@ -163,6 +163,20 @@ def test_links_lead_somewhere(page: str) -> None:
     assert broken(page) == []
 
 
+def test_the_index_has_every_page_with_what_is_in_it() -> None:
+    """Its links are tested with those of all pages."""
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.*) \| (\S.*) \|$", index, re.M)
+    linked = {
+        ((ROOT / "docs") / path).resolve().relative_to(ROOT).as_posix()
+        for cells in rows
+        for cell in cells
+        for path, _ in _LINK.findall(cell)
+    }
+    assert {*PAGES, *OBSERVERS} - {"README.md", "docs/README.md"} <= linked
+    assert {"deploy/runbooks", "ARCHITECTURE.md", "CHANGELOG.md"} <= linked
+
+
 # -- tables of commands, checks and data
 # -------------------------------------------------------------------------------
 
