@@ -163,6 +163,43 @@ def test_links_lead_somewhere(page: str) -> None:
     assert broken(page) == []
 
 
+PATHS_ARE_FROM = (
+    *("", "schemas", "consumers", "consumers/engine", "consumers/engine/sources"),
+    *("consumers/console", "consumers/console/page", "consumers/runtime"),
+    *("streamer", "streamer/observers", "streamer/trials", "tests"),
+)
+"""The folders that the page of the architecture leaves out where it is clear which one is meant."""
+
+
+def is_a_path(name: str) -> bool:
+    """Whether a file, a module or a folder has this name."""
+    return any(
+        (ROOT / folder / f"{name}{ending}").exists()
+        for folder in PATHS_ARE_FROM
+        for ending in ("", ".py", ".html")
+    )
+
+
+def test_the_page_of_the_architecture_names_only_what_there_is() -> None:
+    text = re.sub(
+        r"```.*?```", "", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"), flags=re.S
+    )
+    words = {
+        word
+        for folder in ("schemas", "consumers", "streamer", "docs", "deploy")
+        for path in (ROOT / folder).rglob("*.py")
+        for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))
+    }
+    unknown = []
+    for name in re.findall(r"`(\w[\w./-]+)`", text.replace("NAME", "call")):
+        module, _, member = name.rpartition(".")
+        if not is_a_path(name) and not (
+            is_a_path(module) and member in words if "/" in name else set(name.split(".")) <= words
+        ):
+            unknown.append(name)
+    assert unknown == []
+
+
 def test_the_index_has_every_page_with_what_is_in_it() -> None:
     """Its links are tested with those of all pages."""
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
