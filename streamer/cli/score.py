@@ -97,8 +97,9 @@ def score(
     """Scores recorded calls and prints their rows.
 
     The calls go through the evaluator's engine. Each row, of a turn or of a call, is one line of
-    JSON, as on the topic `scores`. Without --all only the newest row of each turn and of each call
-    is printed: what is known at the end of the call. No broker is needed.
+    JSON, as on the topic `scores`: the newest of each, or with --all every one. --format table says
+    whether the calls were good, --format eva prints EVA's metrics, --format agent-inspect scores
+    its traces; --judge on asks a model. No broker is needed.
 
     With --format table each call is one row: how long callers waited, which goals were reached, how
     it ended. Below it is what stands out, turn by turn. --csv and --parquet are tables for
