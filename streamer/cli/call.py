@@ -45,12 +45,12 @@ def call(
         typer.Option(
             "--note",
             metavar="TEXT",
-            help="A note about the label, or alone; empty takes yours back.",
+            help="A note about the label, or alone; empty removes yours.",
         ),
     ] = None,
     unlabel: Annotated[
         str | None,
-        typer.Option("--unlabel", metavar="LABEL", help="Take your label back, with its note."),
+        typer.Option("--unlabel", metavar="LABEL", help="Remove your label, with its note."),
     ] = None,
     by: Annotated[
         str | None,

@@ -405,7 +405,7 @@ def forget(
     single calls cannot be deleted there. Backups of the folder stay as they are.
 
     With the --folder of `callgauge serve`, which may run, a call that has closed leaves its log of
-    events, too. One that is still open leaves the history at once, and the log when it closes.
+    events, too. One that is still open leaves the history immediately, and the log when it closes.
 
     Examples:
         callgauge history forget --conversation call-9f2c41

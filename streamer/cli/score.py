@@ -111,7 +111,7 @@ def score(
     Without --goals there is no progress. Subgoals that need a judge are unscored (judge_disabled)
     unless --judge is on. The judge sends the texts of the call to the endpoint of the settings.
     That costs money, at most what the budgets of the settings allow. With --verdicts a run that was
-    ended goes on where it was.
+    ended continues where it was.
 
     With --format eva each call gives one line of EVA's own results, {"id": ..., "metrics": {...}}.
     It has the metrics that need no judge; as in EVA, an unknown value is zero.
@@ -125,8 +125,8 @@ def score(
     time, so that budgets and rates hold for all of them. A call that cannot be read is named and
     left out, and the exit code is 1.
 
-    With measures.folder set, the values of one's own measures follow the rows of a call, a row
-    each. One process reads the calls then.
+    With measures.folder set, the values of your own measures follow the rows of a call, a row each.
+    One process reads the calls then.
 
     Examples:
         callgauge score sample --format table

@@ -66,7 +66,7 @@ def simulate(
         bool,
         typer.Option(
             "--print",
-            help="Print the events of N calls at once, one JSON object a line; nothing is sent.",
+            help="Print the events of N calls without waiting, one JSON object a line; none is sent.",
         ),
     ] = False,
     folder: ServedOption = None,
