@@ -66,7 +66,7 @@ def simulate(
         bool,
         typer.Option(
             "--print",
-            help="Print the events of N calls without waiting, one JSON object a line; none is sent.",
+            help="Print the events of N calls immediately, one JSON object a line; none is sent.",
         ),
     ] = False,
     folder: ServedOption = None,
