@@ -1,7 +1,7 @@
 """Writes the generated pages, and the generated parts of other pages. Run it after a change of
 their data; a test compares.
 
-Pages about settings and metrics are generated whole. Pages with text and tables keep their text,
+Pages about commands, settings and metrics are generated whole. Pages with text and tables keep their text,
 and the lines between `<!-- begin NAME -->` and `<!-- end NAME -->` are generated. All of it comes
 from the data that callgauge itself runs by.
 """
@@ -14,6 +14,7 @@ from typing import Final
 # so that `python docs/generate_pages.py` finds its neighbours
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from docs.command_pages import command_list, command_sections, common_options
 from docs.event_tables import event_lines
 from docs.metric_uses import uses
 from docs.table_columns import (
@@ -66,6 +67,29 @@ All mistakes are reported at once, before anything is started. A variable that n
 reported as a warning. Secrets belong into files: the value `file:/run/secrets/token` of a secret, or of
 `goals.template_subgoal`, is what stands in that file, read once at the start.
 """
+_COMMANDS_HEAD: Final = """\
+# Commands
+
+`callgauge COMMAND --help` says everything about a command, also what is left out here. `callgauge --install-completion` completes
+commands and options in your shell, and says what it changed. [Settings](settings.md) come from options, the environment and a file.
+
+`serve`, `demo`, `score`, `report PATH`, `trials PATH`, `transcript`, `context PATH`, `schema`, `settings`, `history`, `goals check`,
+`events check` and `deploy-files` need no broker. `history forget` does, unless `--without-topics` is given. Commands about live calls
+need none with the `--folder` of `callgauge serve`: [serve.md](serve.md#commands-on-a-folder) has them.
+[deploy/security.md](../deploy/security.md#rights-on-the-cluster) has the rights that a command needs on Kafka.
+
+| exit code | meaning |
+|---|---|
+| 0 | done |
+| 1 | the work failed, in part or as a whole, or a check found a fault |
+| 2 | a setting, an option or a file is wrong: nothing was started |
+| 130, 141 | ended by Ctrl-C; ended because nothing reads the output |
+"""
+_COMMON_OPTIONS_HEAD: Final = """
+## Options of several commands
+
+`--csv`, `--parquet` and `--json` are for programs: [tables.md](tables.md) has the columns.
+"""
 _METRICS_HEAD: Final = """\
 # Metrics
 
@@ -84,6 +108,7 @@ def pages() -> Mapping[Path, str]:
     given = given_values(None, {}, {})
     listed = listed_settings(settings_of(given), given)
     return {
+        _ROOT / "docs" / "commands.md": _commands(),
         _ROOT / "docs" / "settings.md": _SETTINGS_HEAD + "\n".join(_settings(listed)) + "\n",
         _ROOT / "docs" / "metrics.md": _METRICS_HEAD + metric_tables(uses()),
         _ROOT / "docs" / "asyncapi.yaml": asyncapi(),
@@ -139,6 +164,21 @@ def _with_parts(page: Path, parts: Mapping[str, Callable[[], Iterator[str]]]) ->
         _, _, tail = rest.partition(end)
         text = f"{head}{begin}{chr(10).join(lines())}\n{end}{tail}"
     return text
+
+
+def _commands() -> str:
+    parts = (
+        _COMMANDS_HEAD,
+        _lines(command_list()),
+        _COMMON_OPTIONS_HEAD,
+        _lines(common_options()),
+        _lines(command_sections()),
+    )
+    return "".join(parts)
+
+
+def _lines(lines: Iterator[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _settings(listed: tuple[ListedSetting, ...]) -> Iterator[str]:

@@ -174,7 +174,7 @@ def _roles(topic: Topic, operation: str) -> str:
         is_yours or (topic.direction == "reference" and topic.value in TYPES)
     ):
         roles.append("your producers")
-    return ", ".join(roles) or ("nobody" if operation == WRITE else "your own consumers")
+    return ", ".join(roles) or ("none" if operation == WRITE else "your own consumers")
 
 
 _COMPONENT: Final = "#/components/schemas/{name}"

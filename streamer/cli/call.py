@@ -45,12 +45,12 @@ def call(
         typer.Option(
             "--note",
             metavar="TEXT",
-            help="A note about the label, or alone; empty takes yours back.",
+            help="A note about the label, or alone; empty removes yours.",
         ),
     ] = None,
     unlabel: Annotated[
         str | None,
-        typer.Option("--unlabel", metavar="LABEL", help="Take your label back, with its note."),
+        typer.Option("--unlabel", metavar="LABEL", help="Remove your label, with its note."),
     ] = None,
     by: Annotated[
         str | None,
@@ -64,18 +64,18 @@ def call(
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Shows one call of the topics: turns, tools, words.
+    """Shows one call: its waits, turns, tools and words.
 
-    A turn has its wait and what is of note, the stages of the wait, and the arguments and answers
-    of its tools. Texts are redacted by the settings.
+    Each turn has its wait with the stages, interruptions and dead air, and its tools with arguments
+    and answers; goals and transcript follow. With --folder it is a call of `callgauge serve`. Texts
+    are redacted by the settings.
 
     A whole id is looked for in its own partition. Without --since the last hour is searched first,
     then the last day; if a call of the last hour has this ending, older ones are not looked for. A
-    call that is still on is shown as far as it has come. No consumer group is used. Words need the
+    running call is shown as far as it has come. No consumer group is used. Words need the
     right to read the topic `words`.
 
-    Exit code 1 when there is no such call, or several ids end in this way; it says which of the
-    possible reasons is true.
+    Exit code 1 when there is no such call, or several ids have this ending; the message says which.
 
     A label is one word, as in false-alarm. It goes to the topic annotations, with who gave it and
     when: the call shows it from then on, and the role history keeps it. Of one person and label the

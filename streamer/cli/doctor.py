@@ -43,8 +43,8 @@ def doctor(
     up, may write to the input topics.
 
     With the --folder of `callgauge serve` it asks the process that serves it, and looks at the
-    folder itself: format, size and rights of its files, room on its disk, an address that nobody
-    has any more, and the newest event.
+    folder itself: format, size and rights of its files, room on its disk, an address on
+    which no process listens, and the newest event.
 
     Each line has a verdict (ok, warning, wrong or unknown), the finding and a remedy. Nothing is
     written.

@@ -34,8 +34,9 @@ def check(
     """Reads events as `score` and the other commands do, and prints what callgauge makes of them.
 
     It prints which events are understood, which are refused and why, and which results a call does
-    not have for want of which event. Of a call with a simulated caller it says what EVA's rules
-    miss, and what becomes of the call without it. No broker is needed, and nothing is sent.
+    not have, each with the event that is missing. Of a call with a simulated caller it says what
+    EVA's rules miss, and what becomes of the call without it. No broker is needed, and nothing is
+    sent.
 
     Exit code 1 when an event is refused or not understood, a time looks like seconds, or a stage
     took longer than the sounds allow.

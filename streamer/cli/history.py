@@ -124,10 +124,10 @@ def find(
     broker is needed.
 
     Examples:
-        callgauge history find --since 7d --agent desk --where "p95_ms > 3000" callgauge history
-        find --where "failed_tools ~ payment" --text refund callgauge history find --since 30d
-        --most 10000 --csv > calls.csv callgauge history find --where "goals.progress.success = 0"
-        --rows turns --parquet turns.parquet
+        callgauge history find --since 7d --agent desk --where "p95_ms > 3000"
+        callgauge history find --where "failed_tools ~ payment" --text refund
+        callgauge history find --since 30d --most 10000 --csv > calls.csv
+        callgauge history find --where "success = 0" --rows turns --parquet turns.parquet
     """
     from consumers.history.search import MAX_ROWS, CallSearch, require_column
     from consumers.runtime.process import wall_clock_ms
@@ -260,10 +260,10 @@ def compare(
     Nothing is changed, and no broker is needed.
 
     Examples:
-        callgauge history compare --by version callgauge history compare --a "agent=desk, version=1"
-        --b "agent=desk, version=2" callgauge history compare --before 2026-11-20 --after 2026-11-21
-        --by agent,version callgauge history compare --before 14d..7d --after 7d..0d --where
-        "labels.agent = desk" --json
+        callgauge history compare --by version
+        callgauge history compare --a "agent=desk, version=1" --b "agent=desk, version=2"
+        callgauge history compare --before 2026-11-20 --after 2026-11-21 --by agent,version
+        callgauge history compare --before 14d..7d --after 7d..0d --where "labels.agent = desk"
     """
     from streamer.history.comparison import (
         ComparedPeriod,
@@ -328,8 +328,8 @@ def agreement(
     Nothing is changed, and no broker is needed.
 
     Examples:
-        callgauge history agreement --yes solved --no unsolved callgauge history agreement --yes
-        annoying --no fine --judge "longest_wait_ms > 3000" --where "labels.agent = desk"
+        callgauge history agreement --yes solved --no unsolved
+        callgauge history agreement --yes annoying --no fine --judge "longest_wait_ms > 3000"
     """
     from consumers.console.page.drawing import counted, percent
     from consumers.history.search import CallSearch, Condition
@@ -396,8 +396,8 @@ def forget(
 ) -> None:
     """Deletes calls on request: from the files of history, and from what it reads later.
 
-    The topic annotations gets a record that says so, which every history obeys when it reads it,
-    and when it is made anew. If history.folder or --folder is there, the command returns when the
+    The topic annotations gets a record that says so. Every history obeys it, also one that is
+    rebuilt from the topics. If history.folder or --folder is there, the command returns when the
     calls are in no file of it any more: neither in a table nor in the index of words nor in freed
     space.
 
@@ -405,7 +405,7 @@ def forget(
     single calls cannot be deleted there. Backups of the folder stay as they are.
 
     With the --folder of `callgauge serve`, which may run, a call that has closed leaves its log of
-    events, too. One that is still open leaves the history at once, and the log when it closes.
+    events, too. One that is still open leaves the history immediately, and the log when it closes.
 
     Examples:
         callgauge history forget --conversation call-9f2c41

@@ -27,7 +27,7 @@ def mcp(
     cut. Words are redacted as everywhere; they are hidden where console.words or limits.words is
     false.
 
-    It needs a package of its own: `pip install 'PATH_OF_THE_CHECKOUT[mcp]'`.
+    It needs the extra `mcp`: `pip install 'PATH_OF_THE_CHECKOUT[mcp]'`.
 
     Examples:
         callgauge mcp --folder calls

@@ -155,7 +155,7 @@ class TableRows(StrEnum):
 RowsOption = Annotated[
     TableRows,
     typer.Option(
-        "--rows", help="A row for each call, each turn, or each value of one's own measures."
+        "--rows", help="A row for each call, each turn, or each value of your own measures."
     ),
 ]
 
@@ -189,7 +189,7 @@ VerdictsOption = Annotated[
     typer.Option(
         "--verdicts",
         metavar="FILE",
-        help="Keeps the judge's answers: a run that was killed goes on, and pays none twice.",
+        help="Keeps the judge's answers: a killed run continues, and pays for none twice.",
     ),
 ]
 

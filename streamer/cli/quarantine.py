@@ -181,8 +181,9 @@ def replay(
     """Puts refused records back.
 
     Each record is read again from its input and appended to the same partition there, as a new
-    record with the same key, value and headers, after it was checked. Two kinds stay where they
-    are, each with its reason:
+    record with the same key, value and headers, after it was checked.
+
+    Two kinds stay where they are, each with its reason:
 
     - Records that this version would refuse again with these settings; give this command the
       settings of the evaluator. A

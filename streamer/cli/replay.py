@@ -193,9 +193,9 @@ def replay(
 ) -> None:
     """Plays recorded calls, or evaluates past traffic again.
 
-    Recorded calls are sent to the topics as if they happened now. Each gets a conversation id of
-    its own, and its times move to the present by whole seconds, so a recording can be played many
-    times. Calls run side by side.
+    Recorded calls are sent to the topics as if they happened now. Each gets a new conversation id,
+    and its times move to the present by whole seconds, so a recording can be played many times.
+    Calls run side by side. With --folder they go to the `callgauge serve` that runs there.
 
     With --watch one PATH is followed while others write there, and ids and times stay as they are.
     A record of an EVA run is sent when it is whole, the lines of a file (.jsonl, .ndjson) as they
@@ -221,12 +221,15 @@ def replay(
     whose records have an older schema version are left out. Differences are a result: exit code 0.
 
     Examples:
-        callgauge replay sample callgauge replay records/1.1.2 --speed 20 callgauge replay
-        calls.jsonl.gz --speed max --agent booking-bot callgauge replay records --goals '{id}'
-        callgauge replay --watch output/my-run --folder calls callgauge replay --watch
-        output/next-run --run-name next callgauge replay --from-topics --since 2h callgauge replay
-        --from-topics --since 2h --folder calls CALLGAUGE_LIMITS__DEAD_AIR_MS=2000 callgauge replay
-        --from-topics --since 2026-08-01 --until 2026-08-02
+        callgauge replay sample
+        callgauge replay records/1.1.2 --speed 20
+        callgauge replay calls.jsonl.gz --speed max --agent booking-bot
+        callgauge replay records --goals '{id}'
+        callgauge replay --watch output/my-run --folder calls
+        callgauge replay --watch output/next-run --run-name next
+        callgauge replay --from-topics --since 2h --folder calls
+        CALLGAUGE_LIMITS__DEAD_AIR_MS=2000 callgauge replay --from-topics --since 2h
+        callgauge replay --from-topics --since 2026-08-01 --until 2026-08-02
     """
     from consumers.console.page.drawing import counted
     from streamer.recordings.files import is_sample

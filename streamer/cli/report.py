@@ -50,9 +50,6 @@ def report(
         Path,
         typer.Option("--output", "-o", metavar="FILE", help="The page; a file there is replaced."),
     ] = Path("callgauge-report.html"),
-    html: Annotated[
-        Path | None, typer.Option("--html", hidden=True, help="The former name of --output.")
-    ] = None,
     goals: GoalsOption = None,
     judge: JudgeOption = JudgeSwitch.OFF,
     verdicts: VerdictsOption = None,
@@ -93,16 +90,15 @@ def report(
         raise typer.BadParameter(
             "Calls of the topics are scored already: leave out --goals, --judge and --agent."
         )
-    place = html or output
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     if from_topics:
-        require_place(place)
+        require_place(output)
         live = _of_topics(settings, from_topics, since, folder)
-        _write(place, page(live, [], installed_version()), len(live))
+        _write(output, page(live, [], installed_version()), len(live))
         return
     paths = paths or []
     plan = plan_from(settings, goals_for(paths, goals), agent, asks_judge=judge is JudgeSwitch.ON)
-    require_place(place)
+    require_place(output)
     redactor = Redactor(settings.redaction)
     places = places_of(found_calls(paths))
     calls: list[ReportedCall] = []
@@ -128,7 +124,7 @@ def report(
         if left_out
         else []
     )
-    _write(place, page(calls, notes, installed_version()), len(calls))
+    _write(output, page(calls, notes, installed_version()), len(calls))
     read.require_all()
 
 

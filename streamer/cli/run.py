@@ -31,14 +31,16 @@ def run(
 ) -> None:
     """Runs the roles: sequencer, evaluator, console and others.
 
-    The roles are for Kafka, on one machine or on many. On one machine `callgauge serve` does all
-    this without it.
+    On Kafka, one process runs all roles, or those of --roles: it puts events in order, writes
+    scores, serves /metrics, and shows the page of calls. On one machine `callgauge serve` does the
+    same without Kafka.
 
     The sequencer puts the events of all inputs into one order, the topic `events`; one is active,
     others stand by. The evaluator rebuilds calls from there and writes scores. The exporter turns
     scores into metrics. The judge asks a model the questions of the evaluator. Console serves the
     page of the calls that run; its address is printed. History keeps past calls if
-    CALLGAUGE_HISTORY__FOLDER names a folder; `callgauge history --help` explains it. Ingest
+    CALLGAUGE_HISTORY__FOLDER names a folder; `callgauge history --help` explains it. Measures calls
+    your own functions on the rows of calls if CALLGAUGE_MEASURES__FOLDER names a folder. Ingest
     receives events over HTTP on port 8090: POST /events and OTLP with CALLGAUGE_INGEST__TOKEN,
     ElevenLabs' webhook with CALLGAUGE_INGEST__ELEVENLABS_SECRET; CALLGAUGE_INGEST__TENANTS_FILE
     names a TOML file with a table for each tenant. 202 means that Kafka has all events; 207 and 422
@@ -51,8 +53,8 @@ def run(
     whether the process needs a restart; a broker that is down needs none. A role that fails after
     it has worked is started again, and the log says why.
 
-    The first signal lets the roles finish, which may take 10 s; a second one ends the process at
-    once.
+    The first signal lets the roles finish, which may take 10 s; a second one ends the process
+    immediately.
 
     Every setting is an environment variable, CALLGAUGE_ and its name, and a line of a TOML file.
     The command line wins over the environment, and the environment over the file. `callgauge

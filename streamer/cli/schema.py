@@ -12,7 +12,7 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def schema(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="A record type, for example score.")
+        str | None, typer.Argument(metavar="[NAME]", help="A record type, for example turn-row.")
     ] = None,
 ) -> None:
     """Prints the JSON Schema of a record type.

@@ -97,8 +97,9 @@ def score(
     """Scores recorded calls and prints their rows.
 
     The calls go through the evaluator's engine. Each row, of a turn or of a call, is one line of
-    JSON, as on the topic `scores`. Without --all only the newest row of each turn and of each call
-    is printed: what is known at the end of the call. No broker is needed.
+    JSON, as on the topic `scores`: the newest of each, or with --all every one. --format table says
+    whether the calls were good, --format eva prints EVA's metrics, --format agent-inspect scores
+    its traces; --judge on asks a model. No broker is needed.
 
     With --format table each call is one row: how long callers waited, which goals were reached, how
     it ended. Below it is what stands out, turn by turn. --csv and --parquet are tables for
@@ -110,7 +111,7 @@ def score(
     Without --goals there is no progress. Subgoals that need a judge are unscored (judge_disabled)
     unless --judge is on. The judge sends the texts of the call to the endpoint of the settings.
     That costs money, at most what the budgets of the settings allow. With --verdicts a run that was
-    ended goes on where it was.
+    ended continues where it was.
 
     With --format eva each call gives one line of EVA's own results, {"id": ..., "metrics": {...}}.
     It has the metrics that need no judge; as in EVA, an unknown value is zero.
@@ -124,15 +125,17 @@ def score(
     time, so that budgets and rates hold for all of them. A call that cannot be read is named and
     left out, and the exit code is 1.
 
-    With measures.folder set, the values of one's own measures follow the rows of a call, a row
-    each. One process reads the calls then.
+    With measures.folder set, the values of your own measures follow the rows of a call, a row each.
+    One process reads the calls then.
 
     Examples:
-        callgauge score sample --format table callgauge score output/my-run > scores.jsonl callgauge
-        score output/my-run --csv --rows turns > turns.csv callgauge score records/1.1.2 --goals
-        airline_dataset.jsonl > scores.jsonl callgauge score calls.jsonl.gz --goals goals/ --all
-        callgauge score calls.jsonl.gz --format eva > metrics.jsonl callgauge score traces.jsonl
-        --format agent-inspect --judge on --verdicts verdicts.jsonl > results.jsonl
+        callgauge score sample --format table
+        callgauge score output/my-run > scores.jsonl
+        callgauge score output/my-run --csv --rows turns > turns.csv
+        callgauge score records/1.1.2 --goals airline_dataset.jsonl > scores.jsonl
+        callgauge score calls.jsonl.gz --goals goals/ --all
+        callgauge score calls.jsonl.gz --format eva > metrics.jsonl
+        callgauge score traces.jsonl --format agent-inspect --judge on > results.jsonl
         OPENAI_API_KEY=... callgauge score records/1.1.2 --goals airline_dataset.jsonl --judge on
     """
     from streamer.offline.call_work import found_calls, places_of, reading, score_each, total_of

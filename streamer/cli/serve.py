@@ -47,8 +47,8 @@ def serve(
     events of any framework, /v1/traces for OTLP, webhooks of ElevenLabs, and the API. It prints the
     address of the page, and a line that sends a first call.
 
-    What a sender was told to be taken is on the disk. After a crash the next start goes on with the
-    calls that were open, and nothing counts twice. One process writes a folder.
+    An acknowledged event is on the disk. After a crash the next start continues the calls that
+    were open, and nothing counts twice. One process writes a folder.
 
     Events need a token, which is made at the first start and printed. Pages need none on this
     machine; at any other address they need the same token. `callgauge run` does all this on Kafka,

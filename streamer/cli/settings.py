@@ -13,9 +13,7 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def settings(
     *,
-    changed: Annotated[
-        bool, typer.Option("--changed", help="Only those that somebody has set.")
-    ] = False,
+    changed: Annotated[bool, typer.Option("--changed", help="Only settings that are set.")] = False,
     as_toml: Annotated[
         bool, typer.Option("--toml", help="A settings file, with the meaning of each.")
     ] = False,
@@ -31,8 +29,8 @@ def settings(
     the default. The variable of a setting is CALLGAUGE_ and its name: goals.folder is
     CALLGAUGE_GOALS__FOLDER, with two underscores.
 
-    Secrets are hidden. With --toml the secrets are left out too, so that the file can be shown to
-    anybody.
+    Secrets are hidden. With --toml the secrets are left out too, so that the file can be
+    shared.
 
     Examples:
         callgauge settings --changed

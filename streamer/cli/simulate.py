@@ -66,7 +66,7 @@ def simulate(
         bool,
         typer.Option(
             "--print",
-            help="Print the events of N calls at once, one JSON object a line; nothing is sent.",
+            help="Print the events of N calls immediately, one JSON object a line; none is sent.",
         ),
     ] = False,
     folder: ServedOption = None,
@@ -74,17 +74,17 @@ def simulate(
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Sends simulated calls to the topics in real time.
+    """Sends simulated calls, in real time.
 
-    The agents do well and meet the objectives. With the profile `awkward` most calls are difficult:
-    interruptions, empty sessions, late, missing and repeated events, slow tools. The same seed
-    makes the same calls. Ctrl-C ends it.
+    They go to the topics, or with --folder to `callgauge serve`. The agents meet the objectives;
+    --incident makes a trouble, of one --agent or of all. With the profile `awkward` most calls are
+    difficult: interruptions, empty sessions, late, missing and repeated events, slow tools. The
+    same seed makes the same calls. Ctrl-C ends it.
 
     Calls name the goal set of their agent, which `run` brings; a set of yours with that id or for
     that agent counts instead.
 
-    With --print you see what good events look like, without a broker: each line is an event as POST
-    /events takes it.
+    --print shows the events and sends nothing: each line is an event as POST /events takes it.
 
     Examples:
         callgauge simulate --calls 20 --seconds 60 --seed 7

@@ -54,16 +54,16 @@ def top(
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Shows the running calls of your topics as a table.
+    """Shows the running calls as a table, the worst first.
 
     The calls in trouble come first, the worst at the top, with the reason in words: the agent does
     not answer, the caller waits in silence, slow answers, a tool that fails, no progress,
     interruptions. Healthy calls follow as far as there is room; the others are counted by agent.
     The first line says how old the newest score is.
 
-    It reads the topic scores from --since on, then every new record. Calls that began earlier are
-    in the table if they have a record since then. A call that is over stays for 20 s. No consumer
-    group is used. Ctrl-C ends it.
+    It reads the topic scores from --since on, then every new record; with --folder those of
+    `callgauge serve`. Calls that began earlier are in the table if they have a record since then. A
+    call that is over stays for 20 s. No consumer group is used. Ctrl-C ends it.
 
     Without a terminal, a table is printed every 5 s.
 

@@ -111,7 +111,7 @@ def trials(
     pass^k (how likely all of k calls succeed).
 
     Judges agree as often as a vote of the judge says what the majority of its verdict says. A call
-    whose success nobody knows is a trial without a score: it counts in neither.
+    whose success is unknown is a trial without a score: it counts in neither.
 
     Below the table are the errors: subgoals that are missed most, the turn in which calls stall
     (the first turn after their last progress), and tools that fail up to that turn; each with calls

@@ -73,7 +73,7 @@ def _report(source: Path, goals: Path, html: Path) -> Path:
         patch.setattr(
             sys,
             "argv",
-            ["callgauge", "report", str(source), "--goals", str(goals), "--html", str(html)],
+            ["callgauge", "report", str(source), "--goals", str(goals), "--output", str(html)],
         )
         with pytest.raises(SystemExit) as ended:
             cli.main()

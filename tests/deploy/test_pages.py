@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
+import typer
 import yaml
 from pydantic import TypeAdapter
 
@@ -30,7 +31,7 @@ from schemas.metrics.catalogue import METRICS
 from schemas.redaction import tag_of
 from schemas.topics import TOPICS
 from streamer.agent_inspect.traces import OPTIONS
-from streamer.cli.app import COMMANDS
+from streamer.cli.app import COMMANDS, loaded
 from streamer.cluster.facts import TRAFFIC_NEEDS, needs_of
 from streamer.settings.all_settings import Settings, setting_names
 from tests.integration.processes import ran_here
@@ -162,10 +163,61 @@ def test_links_lead_somewhere(page: str) -> None:
     assert broken(page) == []
 
 
+PATHS_ARE_FROM = (
+    *("", "schemas", "consumers", "consumers/engine", "consumers/engine/sources"),
+    *("consumers/console", "consumers/console/page", "consumers/runtime"),
+    *("streamer", "streamer/observers", "streamer/trials", "tests"),
+)
+"""The folders that the page of the architecture leaves out where it is clear which one is meant."""
+
+
+def is_a_path(name: str) -> bool:
+    """Whether a file, a module or a folder has this name."""
+    return any(
+        (ROOT / folder / f"{name}{ending}").exists()
+        for folder in PATHS_ARE_FROM
+        for ending in ("", ".py", ".html")
+    )
+
+
+def test_the_page_of_the_architecture_names_only_what_there_is() -> None:
+    text = re.sub(
+        r"```.*?```", "", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"), flags=re.S
+    )
+    words = {
+        word
+        for folder in ("schemas", "consumers", "streamer", "docs", "deploy")
+        for path in (ROOT / folder).rglob("*.py")
+        for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))
+    }
+    unknown = []
+    for name in re.findall(r"`(\w[\w./-]+)`", text.replace("NAME", "call")):
+        module, _, member = name.rpartition(".")
+        if not is_a_path(name) and not (
+            is_a_path(module) and member in words if "/" in name else set(name.split(".")) <= words
+        ):
+            unknown.append(name)
+    assert unknown == []
+
+
+def test_the_index_has_every_page_with_what_is_in_it() -> None:
+    """Its links are tested with those of all pages."""
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.*) \| (\S.*) \|$", index, re.M)
+    linked = {
+        ((ROOT / "docs") / path).resolve().relative_to(ROOT).as_posix()
+        for cells in rows
+        for cell in cells
+        for path, _ in _LINK.findall(cell)
+    }
+    assert {*PAGES, *OBSERVERS} - {"README.md", "docs/README.md"} <= linked
+    assert {"deploy/runbooks", "ARCHITECTURE.md", "CHANGELOG.md"} <= linked
+
+
 # -- tables of commands, checks and data
 # -------------------------------------------------------------------------------
 
-README_PAGE = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS_PAGE = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
 GOALS_PAGE = (ROOT / "docs" / "goals.md").read_text(encoding="utf-8")
 REDACTION_PAGE = (ROOT / "deploy" / "redaction.md").read_text(encoding="utf-8")
 SECURITY_PAGE = (ROOT / "deploy" / "security.md").read_text(encoding="utf-8")
@@ -186,13 +238,36 @@ def first_words(text: str) -> set[str]:
     return set(re.findall(r"`(?:callgauge )?([\w-]+)", text))
 
 
-def test_readme_has_every_command() -> None:
-    rows = column(README_PAGE[README_PAGE.index("## Commands") :], "command")
-    assert set(re.findall(r"^`callgauge ([\w-]+)", rows, re.M)) == COMMANDS.keys()
+SECTIONS = dict(
+    re.findall(r"^### `callgauge ([^`]+)`\n(.*?)(?=^##|\Z)", COMMANDS_PAGE, re.M | re.S)
+)
+
+
+def test_the_page_of_commands_has_each_of_them() -> None:
+    commands = {name: loaded(name) for name in COMMANDS}
+    parts = {
+        f"{name} {part}"
+        for name, command in commands.items()
+        for part in getattr(command, "commands", {})
+    }
+    assert SECTIONS.keys() == commands.keys() | parts
+
+
+@pytest.mark.parametrize("name", ["score", "replay", "history find", "topics create", "report"])
+def test_a_section_has_every_option_of_its_command(name: str) -> None:
+    name_of_group, _, part = name.partition(" ")
+    command = loaded(name_of_group)
+    command = command.commands[part] if part else command
+    rows = re.findall(r"^\| `(-.*?)` \|", SECTIONS[name], re.M)
+    (also,) = re.findall(r"^Also (.*)\.$", SECTIONS[name], re.M)
+    named = re.findall(r"(?<![\w-])--?[a-z][\w-]*", " ".join([*rows, also]))
+    options = [name for each in command.get_params(typer.Context(command)) for name in each.opts]
+    assert {*named, "--help"} == {option for option in options if option.startswith("-")}
 
 
 def test_of_every_command_a_page_has_its_rights_or_that_it_needs_none() -> None:
-    (offline,) = re.findall(r"\n\n([^|]+) need no broker\.", README_PAGE)
+    (offline,) = re.findall(r"^(.*) need no broker\.", COMMANDS_PAGE, re.M | re.S)
+    offline = offline.rpartition("\n\n")[2]
     assert (
         first_words(offline)
         | first_words(column(SECURITY_PAGE, "what runs"))

@@ -33,14 +33,14 @@ BROKER: Final = "make kafka PORT=9092"
 NEED_A_BROKER: Final = (
     "docs/console.md",
     "docs/history.md",
-    "docs/on-call.md",
+    "docs/alerts.md",
     "docs/sources/kafka.md",
 )
 """Pages whose reader has one; README starts its own."""
 HAVE_READ: Final = {"docs/questions.md": "docs/events.md"}
 """The page whose files the reader of a page has saved already."""
 
-RUN_ALREADY: Final = ("docs/on-call.md",)
+RUN_ALREADY: Final = ("docs/alerts.md",)
 """Pages whose reader has topics and `callgauge run`."""
 
 RUN_UNTIL_STOPPED: Final = {
@@ -76,7 +76,7 @@ NOT_RUN: Final = {
     ("docs/mcp.md: pip install 'PATH_OF_THE_CHECKOUT[mcp]'"): (
         "names a place of the reader's; tests/integration/test_mcp.py has the rest"
     ),
-    ("docs/otlp.md: pip install 'PATH_OF_THE_CHECKOUT[otlp]'"): (
+    ("docs/sources/otlp.md: pip install 'PATH_OF_THE_CHECKOUT[otlp]'"): (
         "names a place of the reader's; tests/integration/test_otlp.py has the rest"
     ),
     ("docs/python.md: from openai import AsyncOpenAI"): (

@@ -564,7 +564,7 @@ class Demo:
             "score", str(path), "--goals", str(self.folder / "goals"), "--all", **self.environment
         )
         self.found["transcript"] = told("transcript", str(path), **self.environment)
-        self.found["report"] = told("report", str(path), "--html", str(html), **self.environment)
+        self.found["report"] = told("report", str(path), "--output", str(html), **self.environment)
         self.found["page of the report"] = html.read_text()
 
 

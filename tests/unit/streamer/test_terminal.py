@@ -62,7 +62,7 @@ def hostile_calls(folder: Path) -> Path:
         "context CALL",
         "trials CALL --goals GOALS",
         "trials CALL --goals GOALS --json",
-        "report CALL --html PAGE",
+        "report CALL --output PAGE",
         "goals check GOALS",
         "goals check GOALS --call CALL",
         "goals check CALL",

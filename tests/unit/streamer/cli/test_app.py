@@ -96,6 +96,18 @@ def test_every_help_ends_with_an_example_of_that_command(callgauge: Command, com
     assert f"callgauge {command}" in out.split("Example", 1)[1]
 
 
+@pytest.mark.parametrize("name", cli_app.COMMANDS)
+def test_each_line_of_the_examples_is_one_call(name: str) -> None:
+    command = cli_app.loaded(name)
+    for each in (command, *getattr(command, "commands", {}).values()):
+        *_, examples = each.help.split("\n\n")
+        for line in examples.splitlines()[1:]:
+            assert re.match(
+                r" +(?:[A-Z_]+=(?:\$\(.*\)|\S+) |[\w-]+ .*\| )*callgauge [a-z]", line
+            ), line
+            assert len(re.findall(r"(?<!\| )callgauge [a-z]", line)) <= 1, line
+
+
 def test_the_list_of_commands_is_complete(callgauge: Command) -> None:
     assert set(cli_app.COMMANDS) == {command.split()[0] for command in COMMANDS}
     modules = {

@@ -163,5 +163,5 @@ def test_a_page_without_a_name_is_written_here(
     monkeypatch.chdir(tmp_path)
     assert report("sample").code == 0
     assert "sample-call" in (tmp_path / "callgauge-report.html").read_text()
-    assert report("sample", "--html", "other.html").code == 0  # the former name
+    assert report("sample", "--output", "other.html").code == 0
     assert (tmp_path / "other.html").is_file()

@@ -199,7 +199,7 @@ def test_a_killed_run_over_recorded_calls_goes_on_where_it_was(
     sets = write_goals(tmp_path / "goals.json", goals("any", JUDGED, agents=("desk",)))
     run.command = [command, str(recordings), "--goals", str(sets)]
     if command == "report":
-        run.command += ["--html", str(tmp_path / "report.html")]
+        run.command += ["--output", str(tmp_path / "report.html")]
     monkeypatch.setenv("CALLGAUGE_GOALS__TRIALS", "3")
     with scripted_openai(yes) as judge:
         run.killed(judge, yes, after=4)
