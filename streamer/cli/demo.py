@@ -8,7 +8,7 @@ import typer
 from streamer.cli.options import ConfigOption, HttpPortOption
 from streamer.terminal import output_console
 
-DEMO_SEED: Final = 47
+DEMO_SEED: Final = 200
 """Its first calls have latencies, goals and interruptions in their first minute."""
 app = typer.Typer(add_completion=False)
 
