@@ -8,7 +8,7 @@ import typer
 from streamer.cli.options import ConfigOption, HttpPortOption
 from streamer.terminal import output_console
 
-DEMO_SEED: Final = 200
+DEMO_SEED: Final = 199
 """Its first calls have latencies, goals and interruptions in their first minute."""
 app = typer.Typer(add_completion=False)
 
@@ -29,12 +29,9 @@ def demo(
     seed: Annotated[
         int, typer.Option("--seed", metavar="N", help="Decides the calls.")
     ] = DEMO_SEED,
-    browser: Annotated[
-        bool,
-        typer.Option(
-            " /--no-browser", help="Do not open the page in a browser.", show_default=False
-        ),
-    ] = True,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Do not open the page in a browser.")
+    ] = False,
     config: ConfigOption = None,
 ) -> None:
     """Shows callgauge at work, without any set-up.
@@ -59,6 +56,6 @@ def demo(
 
     settings = settings_from(config, http_port=http_port)
     shown = Demo(
-        settings, output_console(), concurrent_calls=calls, seed=seed, opens_browser=browser
+        settings, output_console(), concurrent_calls=calls, seed=seed, opens_browser=not no_browser
     )
     asyncio.run(run_demo(settings, shown, seconds))
