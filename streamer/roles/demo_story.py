@@ -44,7 +44,7 @@ class Step(NamedTuple):
 
 
 STORY: Final = (
-    Step(0, GOOD, None, "All agents are well.", ""),
+    Step(0, GOOD, None, f"All agents are well. {BAD} of {IN_TROUBLE} comes in 25 s.", ""),
     Step(25, BAD, "llm_slow", f"{BAD} of {IN_TROUBLE} is deployed. Its answers come 5 s late."),
     Step(75, BAD, "agent_mute", f"{BAD} gives no answer any more, and its callers hang up."),
     Step(150, GOOD, "agent_mute", f"{BAD} is rolled back: new calls get {GOOD}."),
@@ -82,8 +82,8 @@ async def tell(
 
 # The calls of the story.
 
-USUAL: Final = replace(HEALTHY, fewest_exchanges=6)
-"""Callers get all that they want: what is not reached is the fault of the agent."""
+USUAL: Final = replace(HEALTHY, fewest_exchanges=6, endings=(1, 0, 0, 0))
+"""Callers get all that they want and say goodbye: what is missing is the fault of a version."""
 STAGGER_MS: Final = 5_000
 """From the first call of a line to that of the next one."""
 
@@ -199,13 +199,16 @@ class Lot(NamedTuple):
 YESTERDAY: Final = (
     Lot(IN_TROUBLE, "fjordnet", GOOD, 45),
     Lot(IN_TROUBLE, "kelda-telecom", GOOD, 35),
-    Lot(IN_TROUBLE, "fjordnet", BAD, 30, (9, 4), ("tts_slow",)),
-    Lot(IN_TROUBLE, "kelda-telecom", BAD, 20, (9, 4), ("tts_slow", "tool_backend_fails")),
+    Lot(IN_TROUBLE, "fjordnet", BAD, 25, (9, 4), ("tts_slow",)),
+    Lot(IN_TROUBLE, "fjordnet", BAD, 8, (5, 4), ("agent_mute",)),
+    Lot(IN_TROUBLE, "kelda-telecom", BAD, 17, (9, 4), ("tts_slow", "tool_backend_fails")),
     Lot("airline-rebooking", "larkwing", "v4", 30),
     Lot("pharmacy-refill", "birchwood", "v2", 20),
     Lot("library-desk", "city-library", "v3", 20),
 )
-"""The bad version was tried for some hours: slower, and for one tenant without its tools."""
+"""The bad version was tried for some hours: slower, for one tenant without its tools, for the other
+mute at last.
+"""
 
 
 def yesterday(seed: int, now_ms: int) -> Iterator[SimulatedCall]:

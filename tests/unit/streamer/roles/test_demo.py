@@ -60,7 +60,7 @@ def test_without_a_terminal_it_prints_tables_and_ends_by_itself() -> None:
         lines[4],
     )
     assert "browser" not in ended.stdout, "nobody wants one"
-    (told,) = [line for line in lines if "All agents are well." in line]
+    (told,) = [line for line in lines if "All agents are well. " in line]
     assert re.fullmatch(r"\d\d:\d\d:\d\d  .* See http://127\.0\.0\.1:\d+/", told)
     assert [
         line
