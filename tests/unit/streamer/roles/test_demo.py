@@ -12,7 +12,9 @@ import sys
 import time
 import urllib.request
 import webbrowser
+from io import StringIO
 from pathlib import Path
+from queue import Queue
 
 import pytest
 from hypothesis import given
@@ -20,7 +22,9 @@ from hypothesis import strategies as st
 
 from streamer.roles import demo
 from streamer.roles.demo import place_of_command, split_at, why_no_browser
+from streamer.settings.all_settings import Settings
 from streamer.sources.simulator.traffic import simulated_traffic
+from streamer.terminal import Screen
 from tests.support.patience import patient
 
 ROOT = Path(__file__).parents[4]
@@ -115,6 +119,9 @@ def test_on_a_terminal_it_shows_the_calls_and_ctrl_c_ends_it() -> None:
 class Shows(webbrowser.BaseBrowser):
     """A browser with a window."""
 
+    def open(self, url: str, new: int = 0, autoraise: bool = True) -> bool:
+        return True
+
 
 @pytest.mark.parametrize(
     ("is_terminal", "display", "browser", "why"),
@@ -146,6 +153,27 @@ def test_a_browser_opens_where_there_is_one_to_see(
     if display is not None:
         monkeypatch.setenv("DISPLAY", display)
     assert why_no_browser(is_terminal=is_terminal) == why
+
+
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [(None, "Your browser opens it"), ("there is no DISPLAY", "No browser is opened: there is no")],
+)
+def test_it_says_whether_a_browser_opens_the_page(
+    monkeypatch: pytest.MonkeyPatch, why: str | None, said: str
+) -> None:
+    opened: Queue[str] = Queue()
+    monkeypatch.setattr(demo, "why_no_browser", lambda *, is_terminal: why)
+    monkeypatch.setattr(webbrowser, "open", opened.put)
+    console = Screen(file=StringIO(), force_terminal=True)
+    shown = demo.Demo(Settings(), console, concurrent_calls=1, seed=1, opens_browser=True)
+    shown._page_url = "http://127.0.0.1:8080/"
+    with console.capture() as captured:
+        shown._open_page()
+    assert said in captured.get()
+    if why is None:
+        assert opened.get(timeout=patient(10)) == shown._page_url
+    assert opened.empty()
 
 
 def test_no_browser_opens_in_a_container(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
