@@ -29,6 +29,7 @@ ROOT: Final = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from consumers.runtime.logs import configure_logging  # noqa: E402 - found by the line above
+from streamer.cli.demo import DEMO_SEED  # noqa: E402
 from streamer.live_calls import REFRESH_SECONDS  # noqa: E402
 from streamer.roles.demo import Demo  # noqa: E402
 from streamer.settings.all_settings import Settings  # noqa: E402
@@ -39,8 +40,10 @@ from tests.integration.processes import ran_here  # noqa: E402
 PICTURES: Final = ROOT / "docs" / "pictures"
 MAX_PICTURE_BYTES: Final = {".png": 150_000, ".gif": 400_000}
 """Largest picture of each kind: README loads them all."""
-DEMO_SECONDS: Final = 40
-"""Until the demo has an interruption, reached goals and the agent in trouble on its screen."""
+DEMO_SECONDS: Final = 70
+"""Until the demo has an interruption, reached goals and the bad version in trouble on its screen, and
+the calls of yesterday.
+"""
 SHOWN_SECONDS: Final = 14
 """The end of them, which the moving picture shows, a frame a second."""
 COLOURS: Final = 32
@@ -89,7 +92,7 @@ def demo_frames() -> list[str]:
         file=output, force_terminal=True, color_system="truecolor", width=COLUMNS, height=LINES
     )
     configure_logging("console", "error")
-    demo = Demo(Settings(), console, concurrent_calls=6, seed=47)
+    demo = Demo(Settings(), console, concurrent_calls=12, seed=DEMO_SEED)
     asyncio.run(demo.run(DEMO_SECONDS))
     frames = [part for part in _FRAME.split(output.getvalue()) if "calls running" in part][:-1]
     a_second = round(1 / REFRESH_SECONDS)
@@ -102,7 +105,7 @@ def photograph_console(browser: Browser) -> None:
     """
     address = "http://127.0.0.1:38070"
     variables = {**os.environ, "CALLGAUGE_CONSOLE__PORT": "38070", "CALLGAUGE_HTTP_PORT": "0"}
-    command = [sys.executable, str(ROOT / "callgauge.py"), "demo", "--calls", "8", "--seed", "47"]
+    command = [sys.executable, str(ROOT / "callgauge.py"), "demo", "--no-browser"]
     with subprocess.Popen(command, env=variables, stdout=subprocess.DEVNULL) as demo:  # noqa: S603 - our own command
         try:
             page = browser.new_page(

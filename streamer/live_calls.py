@@ -266,9 +266,12 @@ async def print_once(watched: CallsOnScreen, place: str) -> None:
     output_console().print(plain_table(watched, place, wall_clock_ms()))
 
 
-async def show_live(watched: CallsOnScreen, place: str, console: Screen | None = None) -> None:
+async def show_live(
+    watched: CallsOnScreen, place: str, console: Screen | None = None, lines_above: int = 0
+) -> None:
     """Shows the calls until cancelled, on standard output or a console: a screen on a terminal,
-    otherwise a table every few seconds.
+    otherwise a table every few seconds. `lines_above` of the terminal are left to what was printed
+    last.
     """
     await watched.caught_up.wait()
     console = console or output_console()
@@ -280,7 +283,11 @@ async def show_live(watched: CallsOnScreen, place: str, console: Screen | None =
         await _again_and_again(
             lambda: live.update(
                 live_screen(
-                    watched, place, wall_clock_ms(), width=console.width, height=console.height
+                    watched,
+                    place,
+                    wall_clock_ms(),
+                    width=console.width,
+                    height=console.height - lines_above,
                 ),
                 refresh=True,
             ),

@@ -23,6 +23,7 @@ class Fleet:
         agents: The agents behind them, and their figures minute by minute.
         known: Up to when what happened is known.
         unreadable: Values that are no rows: of another program or of a newer version.
+        note: What whoever runs this says of the calls, as a sentence; empty for nothing.
     """
 
     def __init__(self) -> None:
@@ -30,6 +31,7 @@ class Fleet:
         self.agents = Agents()
         self.known = KnownTime()
         self.unreadable = 0
+        self.note = ""
 
     def take(self, row: Row) -> None:
         """Takes in one row of `scores`."""

@@ -322,6 +322,7 @@ def _head(fleet: Fleet, shown: ShownCalls, wanted: WantedCalls) -> str:
         bad=named,
         others=len(bad) - len(named),
         left_out=", ".join(parts),
+        note=fleet.note,
     )
 
 

@@ -78,6 +78,7 @@ class FileHistory:
         self._open_store = open_store
         self._instruments = instruments
         self._shown = shown
+        self._store: SqliteHistory
         self._next: dict[str, int] = {}
         self._deleted: dict[str, int] = {}
         self._forgotten: set[str] = set()
@@ -101,7 +102,7 @@ class FileHistory:
 
     @contextlib.asynccontextmanager
     async def _opened(self) -> AsyncIterator[SqliteHistory]:
-        store = await self._in_thread(self._open_store)
+        store = self._store = await self._in_thread(self._open_store)
         try:
             positions = await self._in_thread(store.positions)
             self._next = {topic: positions.get(self._place(topic), 0) for topic in TOPICS}
@@ -147,6 +148,10 @@ class FileHistory:
                     while not stop.is_set():
                         await pause_unless(stop, await self._keep_some(store))
                     await self._keep_some(store)
+
+    async def take(self, work: Callable[[SqliteHistory], Result]) -> Result:
+        """Does something with the store while `ready` is set, in its thread, between two writes."""
+        return await self._in_thread(work, self._store)
 
     async def _in_thread(self, work: Callable[..., Result], *given: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *given))

@@ -8,10 +8,8 @@ import typer
 from streamer.cli.options import ConfigOption, HttpPortOption
 from streamer.terminal import output_console
 
-DEMO_SEED: Final = 47
-"""Its first calls are of all four agents, and have latencies, goals, interruptions and dead air in
-their first minute.
-"""
+DEMO_SEED: Final = 199
+"""Its first calls have latencies, goals and interruptions in their first minute."""
 app = typer.Typer(add_completion=False)
 
 
@@ -27,18 +25,23 @@ def demo(
     ] = None,
     calls: Annotated[
         int, typer.Option("--calls", metavar="N", min=1, max=200, help="Calls at the same time.")
-    ] = 6,
+    ] = 12,
     seed: Annotated[
         int, typer.Option("--seed", metavar="N", help="Decides the calls.")
     ] = DEMO_SEED,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Do not open the page in a browser.")
+    ] = False,
     config: ConfigOption = None,
 ) -> None:
     """Shows callgauge at work, without any set-up.
 
-    One process runs simulated calls in real time and every role, as `callgauge serve` does. A table
-    shows the calls and the progress of each; below it is what happens in them. The first calls are
-    a minute old. One agent is in trouble on purpose. If the port of /metrics is taken, the next
-    free one is used. Ctrl-C ends it.
+    One process runs simulated calls in real time and every role, as `callgauge serve` does, and
+    opens its page in a browser if there is one. It tells a story of five minutes: all agents are
+    well, a bad version of one is deployed, it fails, is rolled back, and the agent is well again.
+    A line says each step, with the address at which to look. About 200 calls of yesterday are there
+    some seconds later, with both versions. A table shows the running calls and the progress of
+    each. If the port of /metrics is taken, the next free one is used. Ctrl-C ends it.
 
     Nothing stays: past calls are in a temporary folder until it ends. Nothing leaves the machine
     unless a key for the judge is set (OPENAI_API_KEY): then a model judges one more subgoal of each
@@ -46,10 +49,13 @@ def demo(
 
     Examples:
         callgauge demo
-        callgauge demo --calls 12 --seconds 60 --http-port 0
+        callgauge demo --calls 24 --seconds 60 --http-port 0 --no-browser
     """
-    from streamer.roles.demo import run_demo
+    from streamer.roles.demo import Demo, run_demo
     from streamer.settings.listing import settings_from
 
     settings = settings_from(config, http_port=http_port)
-    asyncio.run(run_demo(settings, output_console(), seconds, calls, seed))
+    shown = Demo(
+        settings, output_console(), concurrent_calls=calls, seed=seed, opens_browser=not no_browser
+    )
+    asyncio.run(run_demo(settings, shown, seconds))

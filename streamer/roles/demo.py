@@ -1,4 +1,6 @@
-"""The demo: simulated calls, every role in one process, and what happens on the screen."""
+"""The demo: `serve` in a temporary folder, a story of simulated calls, and what happens on the
+screen.
+"""
 
 import asyncio
 import heapq
@@ -7,28 +9,45 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+import time
+import webbrowser
+from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
+from functools import partial
+from itertools import groupby, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Final
 
 from rich.text import Text
 
 from consumers.engine.redaction.redactor import Redactor
+from consumers.history.sqlite import SqliteHistory
 from consumers.log.file import FileLog
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.process import end_tasks, first_of, wall_clock_ms
 from streamer.goals.files import SIMULATED_GOALS
+from streamer.history.importing import Imported, Importing, imported
 from streamer.live_calls import CallsOnScreen, show_live
+from streamer.offline.scoring import plan_from, scored
+from streamer.recordings.reader import read_recorded_goals
+from streamer.roles.demo_story import (
+    BAD,
+    GOOD,
+    IN_TROUBLE,
+    PRICES,
+    Step,
+    live_calls,
+    tell,
+    yesterday,
+)
 from streamer.roles.serving import OneMachine
+from streamer.roles.serving_command import sends_a_call
 from streamer.settings.all_settings import Settings
 from streamer.signals import over_after, stop_on_signals
 from streamer.sources.publisher import PlayProgress, play, record_of
 from streamer.sources.replay import PlayedCall, WireEvent
-from streamer.sources.simulator.profile import HEALTHY, LLM_SLOW_MS, Incident, with_incidents
-from streamer.sources.simulator.traffic import simulated_traffic
 from streamer.terminal import Screen
 
 # A head start of the demo: the past of calls that are under way, written before any role reads, so
@@ -114,17 +133,75 @@ class LogPublisher:
             await asyncio.gather(*self._waiting)
 
 
-# The demo: `serve` in a temporary folder, simulated calls in real time, and a table of the calls.
-#
-# The first calls are a minute old when it begins, so that there is something to see at once. One
-# agent is in trouble on purpose.
+# Yesterday's calls: brought into history in the background, as `history import` brings recordings.
 
-IN_TROUBLE: Final = "internet-outage"
-"""The agent whose model is slow on purpose, so that a trouble is seen beside three agents without
-one.
+CALLS_AT_ONCE: Final = 5
+"""Calls that are scored and written in one step."""
+PAUSE: Final = 2
+"""How many times as long as the work of a step the pause behind it is: a third of a processor at
+most, so that live calls are not late.
 """
-TROUBLES: Final = (Incident("llm_slow", IN_TROUBLE),)
-TROUBLE: Final = f"its model is {LLM_SLOW_MS // 1000} s late, on purpose"
+
+
+def keep(store: SqliteHistory, calls: Sequence[Imported]) -> None:
+    """Writes scored calls into history."""
+    importing = Importing(store)
+    for call in calls:
+        importing.add(call)
+    importing.flush()
+
+
+async def bring_yesterday(machine: OneMachine, settings: Settings, seed: int, now_ms: int) -> int:
+    """Brings the calls of yesterday into the history of a machine that is ready; returns how many
+    there are.
+    """
+    goals = await asyncio.to_thread(read_recorded_goals, SIMULATED_GOALS)
+    plan = plan_from(settings, goals, writes_transcripts=settings.history.words)
+    calls, brought = yesterday(seed, now_ms), 0
+
+    def some() -> tuple[list[Imported], float]:
+        began_seconds = time.thread_time()
+        rows = [imported(scored(each.call, plan)) for each in islice(calls, CALLS_AT_ONCE)]
+        return rows, time.thread_time() - began_seconds
+
+    while True:
+        rows, worked_seconds = await asyncio.to_thread(some)
+        if not rows:
+            return brought
+        await machine.history.take(partial(keep, calls=rows))
+        brought += len(rows)
+        await asyncio.sleep(PAUSE * worked_seconds)
+
+
+# The browser.
+
+CONTAINER_MARKS: Final = (Path("/.dockerenv"), Path("/run/.containerenv"))
+"""Files that Docker and Podman put into a container."""
+
+
+def why_no_browser(*, is_terminal: bool) -> str | None:
+    """Why no browser can show a page here; None if one can."""
+    if not is_terminal:
+        return "this is no terminal"
+    if any(mark.exists() for mark in CONTAINER_MARKS):
+        return "this is a container"
+    if sys.platform == "linux" and not (
+        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    ):
+        return "there is no DISPLAY"
+    try:
+        browser = webbrowser.get()
+    except webbrowser.Error:
+        return "none was found"
+    # one of text, which would take the terminal
+    return (
+        "only one for terminals was found" if type(browser) is webbrowser.GenericBrowser else None
+    )
+
+
+# The demo. Its first calls are a minute old when it begins, so that there is something to see at
+# once.
+
 PORTS_TRIED: Final = 20
 """Ports from the given one on, of which the first free one is taken: 8080 is often in use."""
 KEEPS_NOTHING: Final = (
@@ -136,22 +213,32 @@ MAX_WAITING: Final = 500
 """Events on their way to the disk."""
 NEXT_STEPS: Final = """
 Next{}:
+  callgauge serve            does all this with calls of your agents, and prints a line that sends a first one
   callgauge report sample    one page about a recorded call: who spoke when, why the caller waited, goals, scores
   callgauge score sample     the records behind it, as JSON
-  callgauge serve            does all this with the calls of your agents; `callgauge run` does it on Kafka
+  callgauge run              does it on Kafka
 """
+SAID_SHARE: Final = 4
+"""A part of the terminal, one of so many, is left to the lines of the story."""
 COMMAND_NAME: Final = "callgauge"
 CE_SOURCE: Final = "callgauge.demo"
 
 
 class Demo:
-    """One showing, from the broker to the table."""
+    """One showing, from the first event to the sum."""
 
     def __init__(
-        self, settings: Settings, console: Screen, *, concurrent_calls: int, seed: int
+        self,
+        settings: Settings,
+        console: Screen,
+        *,
+        concurrent_calls: int,
+        seed: int,
+        opens_browser: bool = False,
     ) -> None:
         """The broker of the settings is not used; the seed decides the calls."""
-        self._settings = _with_goals(settings)
+        self._settings = own_settings(settings)
+        self._opens_browser = opens_browser
         self._console = console
         self._concurrent_calls = concurrent_calls
         self._seed = seed
@@ -163,13 +250,12 @@ class Demo:
         """Shows calls until cancelled, or for so many seconds of traffic.
 
         Raises:
-            OperatorError: The broker did not come up.
             AddressInUseError: The HTTP address is taken.
             Exception: The failure of a role.
         """
         self._say(
-            "callgauge demo: calls are scored while they run. Callers and agents are simulated. "
-            f"{IN_TROUBLE} is in trouble: {TROUBLE}."
+            "callgauge demo: calls are scored while they run. Callers and agents are simulated. For "
+            f"some minutes {IN_TROUBLE} has a bad version."
         )
         self._say(f"{KEEPS_NOTHING} Ctrl-C ends it.")
         if self._settings.judge.is_on:
@@ -180,16 +266,19 @@ class Demo:
             )
         self._take_a_free_port()
         with TemporaryDirectory(prefix="callgauge-demo-", ignore_cleanup_errors=True) as place:
-            folder = Path(place)
-            calls = await self._write_the_past(folder, wall_clock_ms())
+            folder, now_ms = Path(place), wall_clock_ms()
+            calls = await self._write_the_past(folder, now_ms)
             http = self._settings.http
             machine = OneMachine(
                 self._settings, folder, http.host, http.port, watch=self._watched.take
             )
-            await first_of(machine.run(asyncio.Event()), self._show(machine, calls, seconds))
+            await first_of(
+                machine.run(asyncio.Event()), self._show(machine, folder, calls, now_ms, seconds)
+            )
 
-    def _say(self, text: str) -> None:
-        self._console.print(text, soft_wrap=not self._console.is_terminal)
+    def _say(self, text: str, *, is_command: bool = False) -> None:
+        # A command is copied, so it stays one line.
+        self._console.print(text, soft_wrap=is_command or not self._console.is_terminal)
 
     def _take_a_free_port(self) -> None:
         """Moves on to the next free port if the given one is taken, and says so."""
@@ -209,34 +298,69 @@ class Demo:
     async def _write_the_past(self, folder: Path, now_ms: int) -> Iterator[PlayedCall]:
         """Writes the events of the head start, and returns the calls from now on."""
         began_ms = now_ms - HEAD_START_MS
-        traffic = simulated_traffic(
-            self._seed,
-            concurrent_calls=self._concurrent_calls,
-            start_ms=began_ms,
-            environment="demo",
-            profile_of=with_incidents(HEALTHY, TROUBLES),
-        )
+        traffic = live_calls(self._seed, self._concurrent_calls, began_ms, now_ms)
         past, calls = split_at(traffic, HEAD_START_MS)
         await write_past(past, folder, began_ms)
         self._past_events = self._events_published = len(past)
         return calls
 
     async def _show(
-        self, machine: OneMachine, calls: Iterator[PlayedCall], seconds: float | None
+        self,
+        machine: OneMachine,
+        folder: Path,
+        calls: Iterator[PlayedCall],
+        now_ms: int,
+        seconds: float | None,
     ) -> None:
         # the calls go on while the roles start
+        began_seconds = time.monotonic()
         playing = asyncio.create_task(self._play(machine, calls))
         try:
             await machine.ready.wait()
             self._page_url = f"{machine.address}/"
+            self._say("A call of your own, from another terminal:")
+            self._say(f"  {sends_a_call(machine, folder)}", is_command=True)
             self._say(f"See the calls: {self._page_url}   Metrics: {machine.address}/metrics")
+            self._open_page()
             self._watched.caught_up.set()
-            showing = show_live(self._watched, self._page_url, self._console)
-            await first_of(over_after(seconds), _result_of(playing), showing)
+            showing = show_live(
+                self._watched, self._page_url, self._console, self._console.height // SAID_SHARE
+            )
+            telling = tell(partial(self._tell, machine), began_seconds)
+            await first_of(
+                over_after(seconds),
+                _all_of(playing, telling, self._bring_yesterday(machine, now_ms)),
+                showing,
+            )
         finally:
             await end_tasks([playing])
             if self._page_url:
                 self._sum_up()
+
+    def _open_page(self) -> None:
+        """Opens the page in a browser where there is one, and says whether it does."""
+        if not self._opens_browser:
+            return
+        why = why_no_browser(is_terminal=self._console.is_terminal)
+        if why is not None:
+            self._say(f"No browser is opened: {why}.")
+            return
+        self._say("Your browser opens it; --no-browser leaves that out.")
+        # It may take seconds, and nothing waits for it, not even the end.
+        Thread(target=webbrowser.open, args=(self._page_url,), daemon=True).start()
+
+    def _tell(self, machine: OneMachine, step: Step) -> None:
+        """Says a step of the story, here and on the page."""
+        said = f"{time.strftime('%H:%M:%S')}  {step.sentence}"
+        self._say(f"{said} See {self._page_url}{step.view}")
+        machine.console.fleet.note = said
+
+    async def _bring_yesterday(self, machine: OneMachine, now_ms: int) -> None:
+        brought = await bring_yesterday(machine, self._settings, self._seed, now_ms)
+        self._say(
+            f"Yesterday's {brought} calls are there: {self._page_url}past   {GOOD} and {BAD} of "
+            f"{IN_TROUBLE}: {self._page_url}versions"
+        )
 
     async def _play(self, machine: OneMachine, calls: Iterator[PlayedCall]) -> None:
         await play(calls, LogPublisher(machine.log), speed=1.0, on_progress=self._on_progress)
@@ -251,7 +375,6 @@ class Demo:
             "were sent."
         )
         self._console.print(self._watched.totals.by_agent(IN_TROUBLE))
-        self._say(f"{IN_TROUBLE}: {TROUBLE}.")
         self._console.print(Text(NEXT_STEPS.format(place_of_command())), soft_wrap=True, end="")
 
 
@@ -265,8 +388,8 @@ def place_of_command() -> str:
     return f" ({COMMAND_NAME} is {os.path.relpath(program)})"
 
 
-async def _result_of(task: asyncio.Task[None]) -> None:
-    await task
+async def _all_of(*works: Awaitable[None]) -> None:
+    await asyncio.gather(*works)
 
 
 def _is_free(host: str, port: int) -> bool:
@@ -278,22 +401,22 @@ def _is_free(host: str, port: int) -> bool:
         return False
 
 
-def _with_goals(settings: Settings) -> Settings:
-    """The settings with the goals of the simulated calls: a person's own would not fit them."""
+def own_settings(settings: Settings) -> Settings:
+    """The settings with what belongs to the simulated calls: their goals, a history that goes with
+    them, and prices unless a person has set some.
+    """
     folder = SIMULATED_GOALS / "judged" if settings.judge.is_on else SIMULATED_GOALS
     goals = settings.goals.model_copy(update={"folder": folder, "reads_topic": False})
-    return settings.model_copy(update={"goals": goals})
+    history = settings.history.model_copy(update={"folder": None})
+    limits = settings.limits.model_copy(update={"prices": settings.limits.prices or PRICES})
+    return settings.model_copy(update={"goals": goals, "history": history, "limits": limits})
 
 
 # The work of the command `demo`: runs it until a signal.
 
 
-async def run_demo(
-    settings: Settings, console: Screen, seconds: float | None, calls: int, seed: int
-) -> None:
+async def run_demo(settings: Settings, demo: Demo, seconds: float | None) -> None:
     """Runs the demo for some seconds; None means until a signal."""
     configure_logging(settings.log_format, "warning", redact=Redactor(settings.redaction).redact)
     with stop_on_signals() as stop:
-        await first_of(
-            stop.wait(), Demo(settings, console, concurrent_calls=calls, seed=seed).run(seconds)
-        )
+        await first_of(stop.wait(), demo.run(seconds))

@@ -112,6 +112,7 @@ class OneMachine:
     Attributes:
         ready: Set when every role is.
         log: The log.
+        history: Past calls.
         token: What senders of events have to send.
         opens_pages: Whether readers of pages have to send it, too.
     """
@@ -178,7 +179,7 @@ class OneMachine:
             exporter = ExporterSettings(otlp=settings.otlp, code_version=installed_version())
             self._counts = RowCounts(exporter, instruments)
         with instruments.registering("history"):
-            self._history = FileHistory(self.log, self._open_history, instruments, self._shown)
+            self.history = FileHistory(self.log, self._open_history, instruments, self._shown)
         with instruments.registering("console"):
             self.console = CallPages(
                 settings.console,
@@ -193,7 +194,7 @@ class OneMachine:
             self._receiver = Receiver(
                 settings.ingest, settings.all_limits, FileWriter(self.log), instruments, redactor
             )
-        self._roles: list[_Role] = [self._evaluator, self._history]
+        self._roles: list[_Role] = [self._evaluator, self.history]
         if settings.judge.is_on:
             from consumers.judge.on_file import FileJudge
 
@@ -342,7 +343,7 @@ class OneMachine:
 
     async def _show_open_calls(self) -> None:
         """Shows the calls that were open when the process before this one ended."""
-        rows = await self._history.open_calls(
+        rows = await self.history.open_calls(
             () if self._measures is None else self._measures.uncounted()
         )
         await self.console.take(rows, [], {}, are_new=False)

@@ -62,6 +62,13 @@ def first_call(address: str, token: str) -> str:
     )
 
 
+def sends_a_call(machine: OneMachine, folder: Path) -> str:
+    """A line for a shell of this system that sends a first call."""
+    if os.name == "posix":
+        return first_call(machine.address, machine.token)
+    return f'callgauge replay sample --folder "{folder}"'
+
+
 def _event(at_seconds: str, kind: str, rest: str) -> str:
     return f'{{"conversation_id":"first-$t","type":"{kind}","timestamp":{at_seconds}000,{rest}}}'
 
@@ -102,10 +109,5 @@ async def _announce(machine: OneMachine, settings: Settings, folder: Path) -> No
             "line."
         )
     say("  A first call:")
-    sends = (
-        first_call(machine.address, machine.token)
-        if os.name == "posix"
-        else f'callgauge replay sample --folder "{folder}"'
-    )
-    say(f"  {sends}")
+    say(f"  {sends_a_call(machine, folder)}")
     say(f"  pipecat and LiveKit: CALLGAUGE_URL={machine.address} CALLGAUGE_TOKEN={machine.token}")

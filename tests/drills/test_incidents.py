@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from streamer.cli.demo import DEMO_SEED
-from streamer.roles.demo import IN_TROUBLE, TROUBLES
 from streamer.sources.simulator.profile import AGENTS, Incident, IncidentName
 from tests.deploy.firing import Firing
 from tests.drills.conftest import Record, note
@@ -18,7 +16,7 @@ ONSET = 15
 """Minute at which trouble begins, after as many good ones."""
 MINUTES = 46
 EVERY = 1
-AGENT, OTHER = AGENTS[0], AGENTS[3]
+AGENT, SLOW, OTHER = AGENTS[0], AGENTS[2], AGENTS[3]
 
 
 @dataclass(frozen=True)
@@ -88,8 +86,8 @@ MUTE_TENANT = World(
     tenants=("a", "b", "c"),
     troubled_tenant="c",
 )
-DEMO = World("demo", 6, 31, TROUBLES, seed=DEMO_SEED)
-"""Half an hour of the demo: its calls, and as many of them."""
+ONE_SLOW = World("one_agent_slow", 6, 31, [Incident("llm_slow", SLOW)], seed=47)
+"""Half an hour of four agents, one of which is slow from its first call on."""
 QUIET = World("no_traffic", 3, 25, agents=(OTHER,))
 SIMULATED = World("simulated", 3, 25, agents=(OTHER,))
 """`callgauge simulate` with its own environment, which somebody stops."""
@@ -99,7 +97,7 @@ SIMULATED = World("simulated", 3, 25, agents=(OTHER,))
 def series() -> Series:
     """Scrapes of an hour in which each environment has another trouble."""
     return scraped(
-        [*(drill.world() for drill in DRILLS), TENANTS, MUTE_TENANT, SIMULATED, DEMO, QUIET],
+        [*(drill.world() for drill in DRILLS), TENANTS, MUTE_TENANT, SIMULATED, ONE_SLOW, QUIET],
         MINUTES,
     )
 
@@ -198,14 +196,14 @@ def test_somebody_who_stops_a_simulation_wakes_nobody(fired: list[Firing]) -> No
     assert of_place(fired, "simulated") == []
 
 
-def test_the_demo_pages_for_the_agent_in_trouble_alone(fired: list[Firing]) -> None:
-    seen = of_place(fired, "demo", DEMO.minutes)
+def test_one_slow_agent_of_four_pages_alone(fired: list[Firing]) -> None:
+    seen = of_place(fired, ONE_SLOW.environment, ONE_SLOW.minutes)
     pages = {
         (each.alert, dict(each.labels).get("agent"))
         for each in seen
         if ("severity", "critical") in each.labels
     }
-    assert pages == {("CallgaugeAnswersSlow", IN_TROUBLE)}
+    assert pages == {("CallgaugeAnswersSlow", SLOW)}
 
 
 def test_no_calls_wake_somebody(fired: list[Firing], record_property: Record) -> None:

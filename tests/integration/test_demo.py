@@ -21,9 +21,7 @@ def test_a_call_is_seen_soon_and_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
         assert "Traceback" not in demo.text
 
 
-def test_calls_that_are_over_are_on_the_page_of_past_ones_and_gone_with_the_demo(
-    tmp_path: Path,
-) -> None:
+def test_past_calls_and_versions_are_there_and_gone_with_the_demo(tmp_path: Path) -> None:
     environment = {
         "TMPDIR": str(tmp_path),
         "CALLGAUGE_CONSOLE__PORT": "0",
@@ -33,8 +31,12 @@ def test_calls_that_are_over_are_on_the_page_of_past_ones_and_gone_with_the_demo
         tmp_path / "demo.log", "demo", "--http-port", "0", "--calls", "12", **environment
     ) as demo:
         found = wait_for("its page", lambda: re.search(r"See the calls: (\S+)", demo.text), 30)
-        past = f"{found[1]}past"
-        wait_for("a past call", lambda: 'href="./calls/' in page(past, "text/html"), 120)
+        past, versions = f"{found[1]}past", f"{found[1]}versions"
+        wait_for("yesterday", lambda: "Yesterday's 200 calls are there" in demo.text, 120)
+        assert re.search(r"Version v2 is slower by 1\.\d+ s", page(versions, "text/html"))
+        assert 'href="./calls/' in page(past, "text/html")
+        lately = f"{past}?since=10m"
+        wait_for("a call of now", lambda: 'href="./calls/' in page(lately, "text/html"), 120)
         assert list(tmp_path.glob("callgauge-demo-*/*"))
         demo.signalled(signal.SIGINT)
     assert list(tmp_path.glob("callgauge-demo-*")) == []

@@ -179,7 +179,9 @@ class _Planner:
         """Draws how far the caller gets. Who is not answered or not understood says no
         new thing.
         """
-        planned = self._domain.exchanges[: self._rng.randint(3, len(self._domain.exchanges))]
+        there = self._domain.exchanges
+        fewest = min(self._profile.fewest_exchanges, len(there))
+        planned = there[: self._rng.randint(fewest, len(there))]
         if self._profile.is_mute:
             return (planned[0], *(Exchange(text, "") for text in HELLO))
         if self._profile.is_confused:

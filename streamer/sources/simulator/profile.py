@@ -36,6 +36,8 @@ class Profile:
         tools_fail: Whether no tool works.
         is_confused: Whether the agent understands nothing and asks the caller to repeat everything.
         sends_audit: Whether the framework of the agent sends its audit log.
+        fewest_exchanges: After how many exchanges callers have what they want at the earliest; the
+            exchanges of an agent are the most.
         most_exchanges: After how many exchanges callers hang up at the latest, without a farewell;
             None for the whole call.
     """
@@ -57,6 +59,7 @@ class Profile:
     tools_fail: bool = False
     is_confused: bool = False
     sends_audit: bool = True
+    fewest_exchanges: int = 3
     most_exchanges: int | None = None
 
 

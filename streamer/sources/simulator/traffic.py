@@ -4,7 +4,7 @@ import heapq
 import itertools
 import json
 import random
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
@@ -864,6 +864,7 @@ def simulate_call(
     kind: CallKind | None = None,
     tenant: str | None = None,
     environment: str | None = "simulated",
+    version: str | None = None,
     profile_of: ProfileOf = ALWAYS_AWKWARD,
     agents: Collection[str] = AGENTS,
     names_goals: bool = False,
@@ -877,6 +878,7 @@ def simulate_call(
             calls.
         tenant: Named in `call_started`, when given.
         environment: Named in `call_started`, when given.
+        version: Named in `call_started` as that of the agent, when given.
         profile_of: How well the agent of the call does.
         agents: The agents that callers may reach.
         names_goals: Whether `call_started` names the goal set of the agent.
@@ -941,7 +943,14 @@ def simulate_call(
         pipecat=_stream(streams, "pipecat"),
         elevenlabs=_stream(streams, "elevenlabs"),
         control=_control(
-            plan, streams, updates, tenant, environment, plan.agent if names_goals else None
+            plan,
+            streams,
+            updates,
+            agent=plan.agent,
+            tenant=tenant,
+            environment=environment,
+            version=version,
+            goals=plan.agent if names_goals else None,
         ),
     )
     return SimulatedCall(call, DeliveryTimes(delays_ms, frozenset(repeated)), frozenset(features))
@@ -971,11 +980,8 @@ def _control(
     plan: CallPlan,
     streams: dict[Source, list[Emission]],
     updates: Sequence[Emission],
-    tenant: str | None,
-    environment: str | None,
-    goals: str | None,
+    **facts: str | None,
 ) -> tuple[dict[str, Any], ...]:
-    facts = {"agent": plan.agent, "tenant": tenant, "environment": environment, "goals": goals}
     pipeline_type = "cascade" if plan.kind == "phone" else plan.kind
     started = {"type": "call_started", "timestamp": plan.start_ms, "pipeline_type": pipeline_type}
     started |= {key: value for key, value in facts.items() if value is not None}
@@ -991,6 +997,7 @@ def simulated_traffic(
     concurrent_calls: int,
     start_ms: int,
     limit: int | None = None,
+    of_start: Callable[[int], Mapping[str, Any]] = lambda _start_ms: {},
     **of_each_call: Any,
 ) -> Iterator[PlayedCall]:
     """Calls on a number of lines; each line calls again seconds after it hung up. Calls are made
@@ -1001,6 +1008,8 @@ def simulated_traffic(
         concurrent_calls: Number of lines; nearly all are busy after the ramp-up.
         start_ms: Epoch milliseconds of the first call.
         limit: Number of calls; None never ends.
+        of_start: Further arguments of `simulate_call` for a call that starts at this epoch
+            millisecond.
         of_each_call: Further arguments of `simulate_call`.
 
     Yields:
@@ -1014,7 +1023,9 @@ def simulated_traffic(
     lines_free_ms = [start_ms + line * spacing_ms for line in range(concurrent_calls)]
     for _ in itertools.count() if limit is None else range(limit):
         begin_ms = lines_free_ms[0]
-        simulated = simulate_call(rng.getrandbits(40), start_ms=begin_ms, **of_each_call)
+        simulated = simulate_call(
+            rng.getrandbits(40), start_ms=begin_ms, **of_each_call, **of_start(begin_ms)
+        )
         events = tuple(simulated.wire_events())
         heapq.heapreplace(
             lines_free_ms, events[-1].arrival_ms + rng.randint(_PAUSE_MIN_MS, _PAUSE_MAX_MS)

@@ -102,6 +102,15 @@ def test_no_text_of_a_call_becomes_markup(text: str) -> None:
         assert all(link.startswith(("./", "data:image/svg+xml,")) for link in hostile.links)
 
 
+def test_a_sentence_of_whoever_runs_it_stands_below_the_counts() -> None:
+    fleet = fleet_of(["x"])
+    without = Shape(shown(fleet))
+    fleet.note = "12:40 <b>v2</b> is deployed."
+    told = Shape(shown(fleet))
+    assert fleet.note in "".join(told.text)
+    assert sorted(told.tags) == sorted([*without.tags, "p class"]), "it is text"
+
+
 def test_an_id_with_slashes_has_one_place() -> None:
     assert SITE.call_href("../a?b#c/d") == "./calls/..%2Fa%3Fb%23c%2Fd"
 

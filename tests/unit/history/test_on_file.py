@@ -100,6 +100,26 @@ async def test_who_is_cancelled_in_a_slow_write_closes_the_store_behind_it(tmp_p
     assert steps == ["written", "closed"]
 
 
+async def test_others_may_write_between_two_batches(tmp_path: Path) -> None:
+    async with opened(tmp_path / "log") as log, asyncio.timeout(patient(20)):
+        history = FileHistory(
+            log,
+            partial(SqliteHistory, tmp_path / "history", writes=True),
+            Instruments(CollectorRegistry(), ["history"]),
+            lambda _: 0,
+        )
+        stop = asyncio.Event()
+        await log.publish(Decided([DecidedRecord(SCORES_TOPIC, b"one", encode(call_row("one")))]))
+        running = asyncio.create_task(history.run(stop))
+        await history.ready.wait()
+        await history.take(lambda store: store.write(Batch([call_row("another")], [], {})))
+        stop.set()
+        await running
+    kept = SqliteHistory(tmp_path / "history")
+    assert [kept.has(name) for name in ("one", "another")] == [True, True]
+    kept.close()
+
+
 async def test_what_a_killed_process_forgot_in_the_history_alone_leaves_the_log_at_the_next_start(
     tmp_path: Path,
 ) -> None:

@@ -1,4 +1,4 @@
-"""The demo as a person starts it, with and without a terminal, and its head start."""
+"""The demo as a person starts it, with and without a terminal, and its head start and browser."""
 
 import itertools
 import os
@@ -11,18 +11,27 @@ import subprocess
 import sys
 import time
 import urllib.request
+import webbrowser
+from io import StringIO
 from pathlib import Path
+from queue import Queue
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamer.roles.demo import place_of_command, split_at
+from streamer.roles import demo
+from streamer.roles.demo import place_of_command, split_at, why_no_browser
+from streamer.settings.all_settings import Settings
 from streamer.sources.simulator.traffic import simulated_traffic
+from streamer.terminal import Screen
 from tests.support.patience import patient
 
 ROOT = Path(__file__).parents[4]
-DEMO = [sys.executable, "-m", "streamer.cli.main", "demo", "--http-port", "0", "--calls", "2"]
+DEMO = [
+    *(sys.executable, "-m", "streamer.cli.main"),
+    *("demo", "--no-browser", "--http-port", "0", "--calls", "2"),
+]
 START_SECONDS = 60  # a bound, not a goal: the machine may be busy
 
 
@@ -47,12 +56,16 @@ def test_without_a_terminal_it_prints_tables_and_ends_by_itself() -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
     lines = ended.stdout.splitlines()
     assert lines[0].startswith("callgauge demo: calls are scored while they run.")
-    assert "is in trouble" in lines[0]
+    assert "has a bad version" in lines[0]
     assert "temporary folder" in lines[1]
+    assert re.match(r"  t=\$\(date \+%s\); curl http://127\.0\.0\.1:\d+/events", lines[3])
     assert re.fullmatch(
         r"See the calls: http://127\.0\.0\.1:\d+/   Metrics: http://127\.0\.0\.1:\d+/metrics",
-        lines[2],
+        lines[4],
     )
+    assert "browser" not in ended.stdout, "nobody wants one"
+    (told,) = [line for line in lines if "All agents are well. " in line]
+    assert re.fullmatch(r"\d\d:\d\d:\d\d  .* See http://127\.0\.0\.1:\d+/", told)
     assert [
         line
         for line in lines
@@ -83,7 +96,7 @@ def test_on_a_terminal_it_shows_the_calls_and_ctrl_c_ends_it() -> None:
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         DEMO, cwd=ROOT, env=environment(), stdin=theirs, stdout=theirs, stderr=theirs
-    ) as demo:
+    ) as shown:
         os.close(theirs)
         try:
             seen = read_until(ours, b"running", START_SECONDS, after=b"status")
@@ -94,13 +107,78 @@ def test_on_a_terminal_it_shows_the_calls_and_ctrl_c_ends_it() -> None:
                 metrics = page.read().decode()
             assert "callgauge_calls_started_total" in metrics
             assert "callgauge_events_total" in metrics
-            demo.send_signal(signal.SIGINT)
+            shown.send_signal(signal.SIGINT)
             seen = read_until(ours, b"events were sent", 10)
-            assert demo.wait(patient(10)) == 0
+            assert shown.wait(patient(10)) == 0
             assert b"Traceback" not in seen
         finally:
-            demo.kill()
+            shown.kill()
             os.close(ours)
+
+
+class Shows(webbrowser.BaseBrowser):
+    """A browser with a window."""
+
+    def open(self, url: str, new: int = 0, autoraise: bool = True) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "display", "browser", "why"),
+    [
+        (True, ":0", Shows("window"), None),
+        (False, ":0", Shows("window"), "this is no terminal"),
+        (True, None, Shows("window"), "there is no DISPLAY"),
+        (True, ":0", webbrowser.GenericBrowser("lynx"), "only one for terminals was found"),
+        (True, ":0", None, "none was found"),
+    ],
+)
+def test_a_browser_opens_where_there_is_one_to_see(
+    monkeypatch: pytest.MonkeyPatch,
+    is_terminal: bool,
+    display: str | None,
+    browser: webbrowser.BaseBrowser | None,
+    why: str | None,
+) -> None:
+    def get() -> webbrowser.BaseBrowser:
+        if browser is None:
+            raise webbrowser.Error
+        return browser
+
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(demo, "CONTAINER_MARKS", ())
+    monkeypatch.setattr(webbrowser, "get", get)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    monkeypatch.delenv("DISPLAY", raising=False)
+    if display is not None:
+        monkeypatch.setenv("DISPLAY", display)
+    assert why_no_browser(is_terminal=is_terminal) == why
+
+
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [(None, "Your browser opens it"), ("there is no DISPLAY", "No browser is opened: there is no")],
+)
+def test_it_says_whether_a_browser_opens_the_page(
+    monkeypatch: pytest.MonkeyPatch, why: str | None, said: str
+) -> None:
+    opened: Queue[str] = Queue()
+    monkeypatch.setattr(demo, "why_no_browser", lambda *, is_terminal: why)
+    monkeypatch.setattr(webbrowser, "open", opened.put)
+    console = Screen(file=StringIO(), force_terminal=True)
+    shown = demo.Demo(Settings(), console, concurrent_calls=1, seed=1, opens_browser=True)
+    shown._page_url = "http://127.0.0.1:8080/"
+    with console.capture() as captured:
+        shown._open_page()
+    assert said in captured.get()
+    if why is None:
+        assert opened.get(timeout=patient(10)) == shown._page_url
+    assert opened.empty()
+
+
+def test_no_browser_opens_in_a_container(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(demo, "CONTAINER_MARKS", (tmp_path,))
+    assert why_no_browser(is_terminal=True) == "this is a container"
 
 
 def test_the_first_calls_have_a_past_with_latencies_and_goals(tmp_path: Path) -> None:
@@ -110,23 +188,23 @@ def test_the_first_calls_have_a_past_with_latencies_and_goals(tmp_path: Path) ->
     with (
         (tmp_path / "demo.log").open("w+") as log,
         subprocess.Popen(
-            [*DEMO[:-2], "--calls", "6"],
+            [*DEMO[:-2], "--calls", "12"],
             cwd=ROOT,
             env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-        ) as demo,
+        ) as shown,
     ):
         try:
             deadline_seconds = time.monotonic() + patient(START_SECONDS)
-            happened = r"answers \d\d+ .* subgoals [1-9]\d*  cut in [1-9]\d*  dead air [1-9]\d*  ended: (?!none)"
+            happened = r"answers \d\d+ .* subgoals [1-9]\d*  cut in [1-9]\d*  dead air 0 "
             while not re.search(happened, text := Path(log.name).read_text()):
                 assert time.monotonic() < deadline_seconds, text
                 time.sleep(0.2)
-            assert re.search(r"internet-outage .* [56]\.\d\d s!", text)
+            assert re.search(r"\d calls running, 0 in trouble", text), "it begins well"
         finally:
-            demo.kill()
+            shown.kill()
 
 
 def test_a_taken_port_is_told_and_the_next_free_one_is_used() -> None:

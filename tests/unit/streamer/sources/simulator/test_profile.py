@@ -2,6 +2,7 @@
 while it lasts.
 """
 
+import dataclasses
 import random
 from collections.abc import Iterable
 from functools import cache
@@ -15,6 +16,7 @@ from streamer.sources.simulator.plan import CallPlan, PlannedTurn, plan_call
 from streamer.sources.simulator.profile import (
     AGENTS,
     AWKWARD,
+    DOMAINS,
     HEALTHY,
     Incident,
     IncidentName,
@@ -158,6 +160,12 @@ def test_no_tool_works() -> None:
 
 def test_callers_hang_up_after_one_or_two_turns() -> None:
     assert {len(asked([plan])) for plan in troubled("callers_hang_up")} == {1, 2}
+
+
+def test_callers_may_want_all_that_there_is() -> None:
+    usual = dataclasses.replace(HEALTHY, features={}, endings=(1, 0, 0, 0), fewest_exchanges=9)
+    said = {(plan.agent, len(asked([plan]))) for plan in plans(always(usual), 60)}
+    assert said == {(domain.agent, len(domain.exchanges) + 1) for domain in DOMAINS}
 
 
 def test_a_confused_agent_uses_no_tool_and_lets_callers_repeat() -> None:

@@ -5,6 +5,7 @@ demo's goals.
 import dataclasses
 import hashlib
 import itertools
+import json
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -16,17 +17,14 @@ from pydantic import SecretStr
 from consumers.engine.limits import GoalRules, Limits
 from consumers.judge.settings import JudgeSettings
 from schemas.goals.goal_set import GoalSet
-from schemas.rows import GoalsRow, TurnRow, number
-from schemas.scores.trouble import VERY_SLOW_MS
-from streamer.cli.demo import DEMO_SEED
 from streamer.goals.files import SIMULATED_GOALS, goal_files_of, read_goal_file
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.recordings.reader import read_recorded_goals
-from streamer.roles.demo import HEAD_START_MS, IN_TROUBLE, _with_goals
+from streamer.roles.demo import own_settings
 from streamer.settings.all_settings import GoalSettings, Settings
 from streamer.sources.replay import RECORD_TYPES, WireEvent
 from streamer.sources.simulator.plan import SIMULATED_KINDS, CallKind
-from streamer.sources.simulator.profile import DOMAINS, HEALTHY, Incident, with_incidents
+from streamer.sources.simulator.profile import DOMAINS
 from streamer.sources.simulator.traffic import SimulatedCall, simulate_call, simulated_traffic
 from tests.support.calls.rows_of_calls import call_of
 
@@ -208,6 +206,20 @@ def test_traffic_is_endless_lazy_and_repeatable() -> None:
         next(simulated_traffic(1, concurrent_calls=0, start_ms=START_MS))
 
 
+def test_what_a_call_says_of_itself_may_follow_from_its_start() -> None:
+    traffic = simulated_traffic(
+        1,
+        concurrent_calls=2,
+        start_ms=START_MS,
+        limit=9,
+        of_start=lambda start_ms: {"version": f"of {start_ms - START_MS}"},
+        kind="phone",
+    )
+    said = [(call.start_offset_ms, json.loads(call.events[0].value)["version"]) for call in traffic]
+    assert said == [(ms, f"of {ms}") for ms, _ in said]
+    assert len(said) == 9
+
+
 T0_MS = 1_790_000_000_000
 AGENTS = {domain.agent for domain in DOMAINS}
 CALLS_LOOKED_AT = 200
@@ -264,43 +276,6 @@ def test_every_subgoal_is_reached_by_some_calls_and_not_by_others() -> None:
         )
 
 
-def test_the_head_start_of_the_demo_has_something_of_everything(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    first: list[SimulatedCall] = []
-
-    def remembered(*arguments: int, **options: int) -> SimulatedCall:
-        # passed on as they came
-        first.append(simulate_call(*arguments, **options))  # type: ignore[arg-type]
-        return first[-1]
-
-    monkeypatch.setattr("streamer.sources.simulator.traffic.simulate_call", remembered)
-    trouble = with_incidents(HEALTHY, [Incident("llm_slow", IN_TROUBLE)])
-    list(
-        simulated_traffic(
-            DEMO_SEED, concurrent_calls=6, start_ms=T0_MS, limit=8, profile_of=trouble
-        )
-    )
-    assert {call.call.control[0]["agent"] for call in first} == set(AGENTS)
-    seen: Counter[str] = Counter()
-    slow = set()
-    for call in first:
-        for row in scored(call).rows:
-            if isinstance(row, GoalsRow) or row.known_ms >= T0_MS + HEAD_START_MS:
-                continue
-            seen.update(name.partition(".")[0] for name in row.news)
-            if (
-                isinstance(row, TurnRow)
-                and "wait" in row.news
-                and (number(row.wait_ms) or 0) > VERY_SLOW_MS
-            ):
-                slow.add(row.labels.agent)
-    assert seen["wait"] >= 10
-    assert seen["subgoal"] >= 5
-    assert min(seen[name] for name in ("interruption", "dead_air", "closed")) >= 1
-    assert slow == {IN_TROUBLE}
-
-
 @pytest.mark.parametrize(
     ("api_key", "enabled", "folder"),
     [(None, True, ""), ("key", True, "judged"), ("key", False, "")],
@@ -308,6 +283,6 @@ def test_the_head_start_of_the_demo_has_something_of_everything(
 def test_the_judge_is_switched_on_by_a_key(api_key: str | None, enabled: bool, folder: str) -> None:
     judge = JudgeSettings(api_key=None if api_key is None else SecretStr(api_key), enabled=enabled)
     given = Settings(judge=judge, goals=GoalSettings(reads_topic=True, trials=3))
-    goals = _with_goals(given).goals
+    goals = own_settings(given).goals
     assert (goals.folder, goals.reads_topic, goals.trials) == (SIMULATED_GOALS / folder, False, 3)
-    assert _with_goals(given).goal_rules(["evaluator", "judge"]).asks_judge is (folder == "judged")
+    assert own_settings(given).goal_rules(["evaluator", "judge"]).asks_judge is (folder == "judged")
