@@ -25,6 +25,7 @@ from consumers.console.page.drawing import (
     in_words,
     seconds,
     shortened,
+    stage_in_words,
 )
 from consumers.console.page.view import (
     cost_in_words,
@@ -640,7 +641,7 @@ def _turns(shown: ReportedCall) -> Iterator[str]:
         yield f"  turn {row.turn}: {'; '.join(remarks)}"
         if row.stages:
             stages = (
-                f"{in_words(each.stage)} "
+                f"{stage_in_words(each.stage)} "
                 f"{seconds(each.latency_ms)}{' (disputed)' if each.is_disputed else ''}"
                 for each in row.stages
             )

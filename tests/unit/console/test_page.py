@@ -326,7 +326,7 @@ def test_unknown_is_shown_as_such() -> None:
     )
     text = words(page)
     assert "Goals unscored" in text
-    assert "Progress at the end progress Unscored: judge disabled" in text
+    assert "Goals reached at the end progress Unscored: judge disabled" in text
     assert "turn 1 unscored, judge disabled; 1 of 2 subgoals for certain" in page
     assert "Hollow and dashed: at least so much" in text
     assert "0 %" not in text.split("Goals unscored")[1].split("Wait for")[0]

@@ -78,7 +78,7 @@ def test_a_stall_says_until_when_the_call_stood_still(state: str, end: str) -> N
     its goals.
     """
     (found,) = standouts(stalled((3, 9), (3, 9), state))
-    assert found.heading == "No progress after"
+    assert found.heading == "No goal reached after"
     assert [(each.turn, each.text) for each in found.moments] == [(3, "until turn 9"), (9, end)]
     assert found.is_fault
 
