@@ -75,7 +75,7 @@ from streamer.cluster.readers import ranges_since
 from streamer.facts import LEAST_CHARS, is_wanted
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
-from streamer.terminal import error_console, print_line, say
+from streamer.terminal import error_console, print_wrapped, say
 from streamer.time_bounds import shown_moment
 from streamer.trials.calls import NewestRows
 
@@ -823,7 +823,7 @@ def print_call(found: FoundCall, printed: set[str]) -> None:
     is_first = not printed
     for line in call_lines(found.reported(), found.remarks):
         if is_first or line not in printed:
-            print_line(line)
+            print_wrapped(line)
         printed.add(line)
 
 

@@ -83,9 +83,10 @@ def report(
     from streamer.offline.own_values import OwnMeasures
     from streamer.offline.scoring import RecordedScoring, plan_from
     from streamer.recordings.reader import goals_for
-    from streamer.report import page, reported_call
+    from streamer.report import page
     from streamer.result_file import require_place
     from streamer.settings.listing import settings_from
+    from streamer.summaries import reported_call
 
     require_judge(verdicts, judge)
     require_one_kind(paths, from_topics, since, bootstrap, topic_prefix)
