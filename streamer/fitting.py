@@ -13,9 +13,9 @@ from consumers.runtime.visible import visible
 GAP: Final = 2
 """Blanks between two columns."""
 LEAST_TEXT: Final = 10
-"""Characters to which a text is cut before a column is left out: enough to tell one agent from
-another.
-"""
+"""Characters to which a text may be cut: enough to tell one agent from another."""
+NEEDED: Final = 3
+"""Columns that leave at this or later are worth more than the ends of texts."""
 
 
 class FittedColumn(NamedTuple):
@@ -24,7 +24,8 @@ class FittedColumn(NamedTuple):
     Attributes:
         head: What stands above it.
         cells: Its texts, a line each.
-        leaves: Where there is no room, the column with the highest is left out first; 0 stays.
+        leaves: Where there is no room, the column with the highest is left out first: those above
+            `NEEDED` before a text is cut, the others after it. 0 stays.
         is_cut: Whether its texts may be cut. An id may not.
         is_number: Whether its cells end at the right.
     """
@@ -60,9 +61,11 @@ def fitted(columns: Iterable[FittedColumn], width: int) -> Table:
     continued on the next.
     """
     shown = [each._replace(cells=[visible(cell) for cell in each.cells]) for each in columns]
-    while sum(each.least_chars + GAP for each in shown) - GAP > width:
+    while True:
         leaving = max(shown, key=lambda each: each.leaves)
-        if not leaving.leaves:
+        is_needed = leaving.leaves <= NEEDED
+        chars = sum((each.least_chars if is_needed else each.chars) + GAP for each in shown) - GAP
+        if chars <= width or not leaving.leaves:
             break
         shown.remove(leaving)
     while (excess := sum(each.chars + GAP for each in shown) - GAP - width) > 0:

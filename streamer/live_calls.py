@@ -177,7 +177,12 @@ def plain_table(
     shown = watched.shown(now_ms)
     rows = max(MOST_HEALTHY_ROWS, shown.bad) if shown.is_ranked else EVERY_ROW
     table = screen(
-        watched.totals.text(), shown.calls, now_ms, width=width, height=rows + PLAIN_LINES
+        watched.totals.text(),
+        shown.calls,
+        now_ms,
+        width=width,
+        height=rows + PLAIN_LINES,
+        wraps=True,
     )
     return Group(headline(watched, shown, place), table)
 

@@ -645,7 +645,7 @@ def _turns(shown: ReportedCall) -> Iterator[str]:
                 f"{seconds(each.latency_ms)}{' (disputed)' if each.is_disputed else ''}"
                 for each in row.stages
             )
-            yield f"    stages: {', '.join(stages)}"
+            yield f"    stages: {'; '.join(stages)}"
         for tool, _, texts in tools:
             if texts.arguments or texts.answer:
                 yield f"    {tool} was given {_line(texts.arguments) or 'nothing known'}"

@@ -28,8 +28,8 @@ class _Shown(NamedTuple):
 _SHOWN: Final = {
     "turns": _Shown("turns", str, 6),
     "p50_ms": _Shown("median", seconds, 1),
-    "p95_ms": _Shown("p95", seconds, 3),
-    "unanswered": _Shown("unanswered", str, 4),
+    "p95_ms": _Shown("p95", seconds, 4),
+    "unanswered": _Shown("unanswered", str, 3),
     "goals.progress.result": _Shown("goals", percent, 2),
     "dead_airs": _Shown("dead air", str, 5),
 }

@@ -171,6 +171,7 @@ def screen(
     totals: str = "",
     news: Sequence[NewsLine] = (),
     is_stale: bool = False,
+    wraps: bool = False,
 ) -> RenderableType:
     """The headline, the totals, the table of calls, and below it news and a legend, as far as
     `height` lines have room.
@@ -185,6 +186,7 @@ def screen(
         totals: The line below the headline; none if empty.
         news: Lines of note, the newest last.
         is_stale: Whether the headline is a warning.
+        wraps: Whether a line above or below the table goes on below itself; otherwise it is cut.
     """
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     columns = [column for column in _COLUMNS if width >= column.from_columns]
@@ -211,11 +213,11 @@ def screen(
         line = running_line(shown)
         table.add_row(*(column.cell(shown.call, line, now_ms) for column in columns))
     lines: list[RenderableType] = [
-        _line(headline, URGENT if is_stale else "bold"),
-        *([_line(totals, "")] if totals else ()),
+        _line(headline, URGENT if is_stale else "bold", wraps=wraps),
+        *([_line(totals, "", wraps=wraps)] if totals else ()),
         Text(),
         table,
-        _line(_left_out(calls[fitting:]), ""),
+        _line(_left_out(calls[fitting:]), "", wraps=wraps),
     ]
     if has_news:
         count = min(MOST_NEWS_LINES, free - min(len(calls), fitting) - 1)
@@ -225,8 +227,8 @@ def screen(
     return Group(*lines)
 
 
-def _line(text: str, style: str) -> Text:
-    return Text(visible(text), style=style, no_wrap=True, overflow="ellipsis")
+def _line(text: str, style: str, *, wraps: bool = False) -> Text:
+    return Text(visible(text), style=style, no_wrap=not wraps, overflow="ellipsis")
 
 
 def _left_out(calls: Sequence[ShownCall]) -> str:
