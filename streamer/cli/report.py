@@ -61,7 +61,7 @@ def report(
 ) -> None:
     """Writes one HTML page about recorded calls.
 
-    It shows who spoke when, how long the caller waited in each turn and why, progress, scores and the
+    It shows who spoke when, how long the caller waited in each turn and why, goals, scores and the
     texts. Calls with goals are compared with each other, as by `callgauge trials`. No broker is
     needed. The page is one file for any browser: it loads nothing and runs no script.
 

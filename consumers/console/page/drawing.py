@@ -138,7 +138,7 @@ _ANCHORS: Final = {
     Anchor.AUDIO: "heard on the line",
     Anchor.RECORD: "from the conversation record",
     Anchor.VAD: "by voice detector",
-    Anchor.TURN_RELEASE: "by the bot's turn ruling",
+    Anchor.TURN_RELEASE: "by the agent's turn ruling",
     Anchor.TRANSCRIPT: "by the time of the transcript",
     Anchor.ESTIMATED: "estimated from arrival times",
 }
