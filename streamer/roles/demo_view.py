@@ -132,7 +132,7 @@ LEGEND: Final = (
     "quiet for: since the newest score; goals: reached of all, ? verdicts missing",
 )
 _WIDE_LEGEND: Final = (
-    "; interruptions: by caller/agent",
+    "; interrupted: by caller/agent",
     "; anchor: how the end of speech is known",
 )
 _WIDE, _VERY_WIDE = 120, 160
@@ -308,7 +308,7 @@ _COLUMNS: Final = (
         _WIDE,
         is_left=True,
     ),
-    _Column("inter-\nruptions", 8, lambda call, *_: _interruptions(call), _WIDE),
+    _Column("inter-\nrupted", 6, lambda call, *_: _interruptions(call), _WIDE),
     _Column("dead\nair", 4, lambda call, *_: str(call.dead_airs or ""), _WIDE),
     _Column("tool\ncalls", 5, lambda call, *_: str(call.tool_calls or ""), _WIDE),
     _Column("status", None, lambda _, line, __: _status(line), is_left=True),

@@ -267,8 +267,8 @@ def test_news_and_a_legend_fill_the_room_below_the_table() -> None:
     lines = full_screen(calls=6, height=40, width=80)
     assert lines[-2:] == list(LEGEND)
     assert max(map(len, LEGEND)) <= 80, "a usual terminal shows all of it"
-    interruptions, anchor = full_screen(calls=6, height=40, width=120)[-2:]
-    assert interruptions.endswith("; interruptions: by caller/agent")
+    interrupted, anchor = full_screen(calls=6, height=40, width=120)[-2:]
+    assert interrupted.endswith("; interrupted: by caller/agent")
     assert anchor.endswith("; anchor: how the end of speech is known")
     assert [line for line in lines if line.startswith("news")] == [
         f"news {n}" for n in range(30 - MOST_NEWS_LINES, 30)
