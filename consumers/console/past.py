@@ -30,6 +30,7 @@ from consumers.store.changes import (
     Change,
     ComparedMeasure,
     Comparison,
+    Judgement,
     Lot,
     ends,
     judgement,
@@ -380,6 +381,48 @@ class Usual(NamedTuple):
     medians: Mapping[str, float]
 
 
+class Difference(NamedTuple):
+    """A measure of two calls, in words.
+
+    Attributes:
+        title: What it is called.
+        values: It in A and in B; unknown is a dash.
+        apart: How much more it is in B, with its unit.
+        judged: Whether B is better.
+    """
+
+    title: str
+    values: tuple[str, str]
+    apart: str
+    judged: Judgement
+
+
+def measured(call: ReportedCall) -> dict[str, float]:
+    """The measures of a call that are known."""
+    known = {
+        each.name: MEASURES[each.name].of(call.row)
+        for each in CALL_MEASURES
+        if each.name in MEASURES
+    }
+    known |= {"length_ms": call.length_ms, "dead_airs": call.dead_airs}
+    return {name: value for name, value in known.items() if isinstance(value, int | float)}
+
+
+def differences(a: Mapping[str, float], b: Mapping[str, float]) -> Iterator[Difference]:
+    """The measures that at least one of two calls has; A is the base."""
+    for measure in CALL_MEASURES:
+        if measure.name in {*a, *b}:
+            before, after = a.get(measure.name), b.get(measure.name)
+            apart = None if before is None or after is None else after - before
+            yield Difference(
+                measure.title,
+                (shown(measure, before), shown(measure, after)),
+                shown(measure, apart, is_apart=True, has_sign=True),
+                # without chance: it is what it is
+                judgement(measure, Change(measure.name, before, after, 1, 1, apart, apart)),
+            )
+
+
 def comparison_page(
     site: Site, calls: Sequence[ReportedCall], usual: Usual | None = None, remark: str = ""
 ) -> str:
@@ -392,7 +435,7 @@ def comparison_page(
         remark: What a reader should know of it; empty for nothing.
     """
     letters, ids = LETTERS[-len(calls) :], [call.conversation_id for call in calls]
-    values = [*([] if usual is None else [usual.medians]), *map(_measured, calls)]
+    base = measured(calls[0]) if usual is None else usual.medians
     said = [words_by_turn(call, name) for name, call in zip(letters, calls, strict=True)]
     content = render(
         "compare.html",
@@ -403,11 +446,7 @@ def comparison_page(
         usual=usual,
         swapped=f"compare?{urlencode([('id', each) for each in reversed(ids)])}",
         remark=remark,
-        rows=[
-            _change(each, _apart(each.name, *(of.get(each.name) for of in values)), [])
-            for each in CALL_MEASURES
-            if any(each.name in of for of in values)
-        ],
+        rows=list(differences(base, measured(calls[-1]))),
         timeline=timeline(*calls),
         turns=[
             (turn, [(name, of.get(turn)) for name, of in zip(letters, said, strict=True)])
@@ -415,23 +454,6 @@ def comparison_page(
         ],
     )
     return page(site, "Two calls side by side", content, here="past")
-
-
-def _measured(call: ReportedCall) -> dict[str, float]:
-    """The measures of a call that are known."""
-    known = {
-        each.name: MEASURES[each.name].of(call.row)
-        for each in CALL_MEASURES
-        if each.name in MEASURES
-    }
-    known |= {"length_ms": call.length_ms, "dead_airs": call.dead_airs}
-    return {name: value for name, value in known.items() if isinstance(value, int | float)}
-
-
-def _apart(name: str, a: float | None, b: float | None) -> Change:
-    """The difference of two values as a change without chance."""
-    apart = None if a is None or b is None else b - a
-    return Change(name, a, b, 1, 1, apart, apart)
 
 
 # Two versions.

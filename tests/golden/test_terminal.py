@@ -27,8 +27,9 @@ from streamer.recordings.files import SAMPLE
 from streamer.recordings.reader import goals_for, read_recordings
 from streamer.settings.all_settings import Settings
 from streamer.terminal import Screen, print_wrapped
+from tests.support.calls.made_rows import NOW_MS
 from tests.support.calls.rows_of_calls import newest
-from tests.unit.streamer.test_live_calls import MIXED, NOW_MS, PLACE, silent, watched
+from tests.unit.streamer.test_live_calls import MIXED, PLACE, silent, watched
 
 FILES: Final = Path(__file__).with_name("terminal")
 WIDTHS: Final = (80, 140)

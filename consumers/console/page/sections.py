@@ -2,7 +2,7 @@
 template.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import inf
 from typing import Final, NamedTuple
@@ -837,7 +837,7 @@ def figures(call: ReportedCall) -> Markup:
     return render("figures.html", call=call, tiles=list(tiles(call)))
 
 
-SECTIONS: Final = {
+SECTIONS: Final[Mapping[str, Callable[[ReportedCall], Markup]]] = {
     "Timeline": timeline,
     "Transcript": transcript,
     "Goals": progress,
@@ -846,7 +846,7 @@ SECTIONS: Final = {
 """The sections of a call below what stands out: each is one function and the template that it
 fills.
 """
-FOLDED: Final = {
+FOLDED: Final[Mapping[str, Callable[[ReportedCall], Markup | None]]] = {
     "Figures": figures,
     "Wait for the answer, by turn": latency,
     "Speech": speech,

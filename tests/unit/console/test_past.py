@@ -214,7 +214,7 @@ def test_a_figure_leads_to_its_calls_the_worst_first() -> None:
 
 def two_calls(**of_b: Any) -> tuple[ReportedCall, ReportedCall]:
     """A of two turns, and B of one."""
-    said = {"user": "hello <b>", "assistant": "good day"}
+    said: dict[str, Any] = {"user": "hello <b>", "assistant": "good day"}
     return (
         reported_rows(
             call_row("call-a", p50_ms=2_000.0, dead_airs=1, state="closed"),
