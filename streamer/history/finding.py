@@ -41,7 +41,7 @@ def calls_table(rows: Sequence[Mapping[str, Flat]], labels: Mapping[str, str], w
     ids = [str(row["conversation_id"]) for row in rows]
     when = [_when(row["began_ms"] or row["first_known_ms"]) for row in rows]
     columns = [
-        FittedColumn("started (UTC)", when),
+        FittedColumn("began, UTC", when),
         FittedColumn("agent", _texts(rows, "labels.agent"), is_cut=True),
         *(
             FittedColumn(
@@ -69,7 +69,7 @@ def _texts(rows: Sequence[Mapping[str, Flat]], name: str) -> list[str]:
 
 
 def _when(moment: Flat) -> str:
-    return shown_moment(moment)[:16] if isinstance(moment, int) else ""
+    return shown_moment(moment)[5:16] if isinstance(moment, int) else ""
 
 
 def where_others_are(store: HistoryStore, question: CallSearch) -> str:

@@ -159,7 +159,9 @@ _STAGE_WORDS: Final[Mapping[Stage, str]] = {
     Stage.LLM_LAST_SENTENCE: "model, last sentence",
     # its own time, and not that of the tool
     Stage.TOOL_REQUEST: "model, until its tool call",
-    Stage.LLM_TOOL_CALL: "model, until its tool call",
+    Stage.LLM_TOOL_CALL: "model, its tool call",
+    Stage.LLM_INFERENCE: "model, inference",
+    Stage.VOICE_TO_VOICE: "whole wait",
     Stage.TTS_FIRST_BYTE: "voice, first sound",
 }
 _ACRONYMS: Final = frozenset({"x", "eva", "stt", "tts", "llm", "wer", "cer", "ppt", "auc"})

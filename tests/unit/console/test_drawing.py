@@ -223,7 +223,7 @@ def _stages(**lengths_ms: float) -> list[StageLatency]:
         (
             _stages(llm_first_token=500, endpointing_wait=200, llm_inference=500, pipeline=10),
             710,
-            [("endpointing wait", 0, 200), ("llm inference", 200, 500), ("pipeline", 700, 10)],
+            [("endpointing wait", 0, 200), ("model, inference", 200, 500), ("pipeline", 700, 10)],
         ),
         # If a whole answer fits, speech waited for it; otherwise speech began before the answer was
         # whole.

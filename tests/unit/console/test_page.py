@@ -582,5 +582,5 @@ def test_a_turn_has_its_stages_and_scores_beside_its_words_also_where_words_are_
     assert (
         "Turn 1 model, until its tool call 5.40 s disputed: elevenlabs, by voice detector; pipecat "
         "says 0.35 s "
-        "voice to voice 5.90 s elevenlabs Conciseness 1"
+        "whole wait 5.90 s elevenlabs Conciseness 1"
     ) in text

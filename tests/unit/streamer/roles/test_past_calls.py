@@ -49,7 +49,7 @@ def test_one_call_is_compared_with_the_median_of_its_agent(tmp_path: Path) -> No
     row = stored(call("c")).call
     usual = past.usual(row)
     assert (usual.agent, usual.calls) == ("desk", 2)
-    assert usual.medians["p95_ms"] == row.p95_ms
+    assert usual.medians["longest_wait_ms"] == row.longest_wait_ms
     assert "faithfulness.result" not in usual.medians, "no judge was asked"
 
 
