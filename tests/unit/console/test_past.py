@@ -276,6 +276,8 @@ def test_turns_stand_beside_each_other_and_a_missing_one_is_blank() -> None:
         "B has no turn 2",
     ]
     assert "hello &lt;b&gt;" in turns
+    a, b = two_calls()
+    assert "A has no turn 2" in comparison_page(SITE, (b, a))
 
 
 def test_timelines_have_one_scale_of_time() -> None:
