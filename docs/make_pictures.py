@@ -52,6 +52,7 @@ COLUMNS, LINES = 120, 30
 REPORT_WIDTH, REPORT_HEIGHT = 1_200, 1_020
 CONSOLE_WIDTH, CONSOLE_HEIGHT = 1_200, 760
 PAST_HEIGHT = 520
+COMPARISON_HEIGHT = 1_130
 START_SECONDS: Final = 30
 _FRAME: Final = re.compile(r"\r?(?:\x1b\[\?25[lh])?\r?(?:\x1b\[2K)(?:\x1b\[1A\x1b\[2K)+")
 """The codes with which the live table goes back to its first line."""
@@ -130,6 +131,7 @@ def photograph_console(browser: Browser) -> None:
             page.screenshot(path=PICTURES / "past.png")
             page.get_by_role("button", name="Compare").click()
             page.locator("tbody th").first.wait_for()
+            page.set_viewport_size({"width": CONSOLE_WIDTH, "height": COMPARISON_HEIGHT})
             page.screenshot(path=PICTURES / "comparison.png")
         finally:
             demo.terminate()

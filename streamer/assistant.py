@@ -18,14 +18,13 @@ from pydantic import Field
 from consumers.console.api import MAX_ID_CHARS, MAX_QUERY_CHARS
 from consumers.console.page.drawing import counted
 from consumers.console.pages import Alert, Alerts
-from consumers.console.past import ASKED_COLUMNS, PAST_COLUMNS, UNKNOWN, side_by_side
+from consumers.console.past import ASKED_COLUMNS, PAST_COLUMNS, UNKNOWN, differences, measured
 from consumers.console.serving import alerts_client, alerts_now
 from consumers.history.opening import opened
-from consumers.history.search import COLUMNS, MAX_TEXT_CHARS, CallSearch, Condition
+from consumers.history.search import MAX_TEXT_CHARS, CallSearch, Condition
 from consumers.runtime.process import OperatorError, SetupError, first_of, wall_clock_ms
 from consumers.runtime.visible import visible
 from consumers.store.changes import remark_on_chance
-from schemas.columns import CALL_COLUMNS, flat
 from schemas.scores.running import WantedCalls
 from streamer.doctor.examination import examine, tell_all
 from streamer.doctor.findings import Finding, Verdict
@@ -256,16 +255,17 @@ class Answers:
         return found
 
     def compare_calls(self, first: _Id, second: _Id) -> Iterator[str]:
-        """Sets the figures of two calls beside each other, with the change from the second to the
-        first in percent.
+        """Sets the measures of two calls beside each other: the first is the base, and each line
+        has how much more the second has, and whether it is better.
         """
-        rows = [self._call(each).rows.call for each in (first, second)]
-        columns = [dict(zip(COLUMNS, flat(CALL_COLUMNS, row), strict=True)) for row in rows]
-        yield f"first: {rows[0].conversation_id}"
-        yield f"second: {rows[1].conversation_id}"
-        for head, cells, change in side_by_side(columns):
-            first_text, second_text = ("unknown" if cell == UNKNOWN else cell for cell in cells)
-            yield f"{head}: {first_text} | {second_text}{f' | {change}' if change else ''}"
+        a, b = (self._call(each).reported() for each in (first, second))
+        yield f"A, the base: {a.conversation_id}"
+        yield f"B: {b.conversation_id}"
+        for each in differences(measured(a), measured(b)):
+            yield (
+                f"{each.title}: A {each.values[0]}, B {each.values[1]}, B less A {each.apart}, so B "
+                f"is {each.judged}"
+            ).replace(UNKNOWN, "unknown")
 
     def compare_periods(
         self,

@@ -168,14 +168,21 @@ def live_screen(
     )
 
 
-def plain_table(watched: CallsOnScreen, place: str, now_ms: int) -> RenderableType:
-    """The calls as they are now, without news and legend, for a file or a pipe: every call in
-    trouble, the others up to a bound.
+def plain_table(
+    watched: CallsOnScreen, place: str, now_ms: int, width: int = FILE_COLUMNS
+) -> RenderableType:
+    """The calls as they are now, without news and legend, in lines of so many characters: every
+    call in trouble, the others up to a bound.
     """
     shown = watched.shown(now_ms)
     rows = max(MOST_HEALTHY_ROWS, shown.bad) if shown.is_ranked else EVERY_ROW
     table = screen(
-        watched.totals.text(), shown.calls, now_ms, width=FILE_COLUMNS, height=rows + PLAIN_LINES
+        watched.totals.text(),
+        shown.calls,
+        now_ms,
+        width=width,
+        height=rows + PLAIN_LINES,
+        wraps=True,
     )
     return Group(headline(watched, shown, place), table)
 
@@ -263,7 +270,8 @@ async def print_rows(parquet: Path | None, watched: CallsOnScreen, _place: str) 
 async def print_once(watched: CallsOnScreen, place: str) -> None:
     """Prints the calls once, for a person."""
     await watched.caught_up.wait()
-    output_console().print(plain_table(watched, place, wall_clock_ms()))
+    console = output_console()
+    console.print(plain_table(watched, place, wall_clock_ms(), console.width))
 
 
 async def show_live(

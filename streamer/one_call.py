@@ -25,6 +25,7 @@ from consumers.console.page.drawing import (
     in_words,
     seconds,
     shortened,
+    stage_in_words,
 )
 from consumers.console.page.view import (
     cost_in_words,
@@ -74,7 +75,7 @@ from streamer.cluster.readers import ranges_since
 from streamer.facts import LEAST_CHARS, is_wanted
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
-from streamer.terminal import error_console, print_line, say
+from streamer.terminal import error_console, print_wrapped, say
 from streamer.time_bounds import shown_moment
 from streamer.trials.calls import NewestRows
 
@@ -640,11 +641,11 @@ def _turns(shown: ReportedCall) -> Iterator[str]:
         yield f"  turn {row.turn}: {'; '.join(remarks)}"
         if row.stages:
             stages = (
-                f"{in_words(each.stage)} "
+                f"{stage_in_words(each.stage)} "
                 f"{seconds(each.latency_ms)}{' (disputed)' if each.is_disputed else ''}"
                 for each in row.stages
             )
-            yield f"    stages: {', '.join(stages)}"
+            yield f"    stages: {'; '.join(stages)}"
         for tool, _, texts in tools:
             if texts.arguments or texts.answer:
                 yield f"    {tool} was given {_line(texts.arguments) or 'nothing known'}"
@@ -822,7 +823,7 @@ def print_call(found: FoundCall, printed: set[str]) -> None:
     is_first = not printed
     for line in call_lines(found.reported(), found.remarks):
         if is_first or line not in printed:
-            print_line(line)
+            print_wrapped(line)
         printed.add(line)
 
 

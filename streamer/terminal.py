@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import IO, Any, Final, cast
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
@@ -23,6 +24,10 @@ from consumers.runtime.visible import visible
 _PADDING: Final = re.compile(r" +$", re.MULTILINE)
 _FORGED_BREAK: Final = re.compile(r"\n(?! )")
 _UNSEEN_IN_JSON: Final = re.compile(r"[^ -~\n]")
+HANGING: Final = 2
+"""How much further to the right a line goes on that does not fit."""
+LEAST_COLUMNS: Final = 20
+"""Room for the words of a line, however narrow the terminal is."""
 FILE_COLUMNS: Final = 1_000
 """Width of results that go to a file or a pipe: a finding, an entry or a row stays on its line."""
 
@@ -37,6 +42,22 @@ def say(text: object) -> None:
 def print_line(line: object = "") -> None:
     """Prints one line of the result on standard output."""
     typer.echo(visible(str(line)))
+
+
+def print_wrapped(line: str) -> None:
+    """Prints one line of the result. On a terminal, what does not fit goes on below it, further to
+    the right; no word is broken that fits on a line.
+    """
+    console = output_console()
+    text, indent = visible(line).lstrip(), len(line) - len(line.lstrip())
+    if not console.is_terminal or indent + cell_len(text) <= console.width:
+        print_line(line)
+        return
+    room = max(LEAST_COLUMNS, console.width - indent - HANGING)
+    first, *others = Text(text).wrap(console, room, overflow="fold")
+    print_line(" " * indent + first.plain.rstrip())
+    for each in others:
+        print_line(" " * (indent + HANGING) + each.plain.rstrip())
 
 
 def print_lines(text: str, *, ends: bool = True) -> None:

@@ -536,6 +536,7 @@ def call_page(
         article=filled[ANCHOR],
         span_ms=span_ms,
         conversation_id=conversation_id,
+        compare=f"{site.root}compare" if site.has_past else "",
         report=f"{site.root}report/{place}",
         author=author,
         label=_LABEL,
@@ -570,7 +571,7 @@ def remark_on(call: ReportedCall, at_ms: int | None, read_since_ms: int | None) 
     elif call.is_closed:
         parts.append("The call is over and its scores are final.")
     else:
-        parts.append("The call goes on.")
+        parts.append("The call is running.")
     if (
         (missing := call.missing_turns)
         and read_since_ms is not None

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from consumers.console.page.calls import ReportedCall
 from consumers.console.page.drawing import (
     Scale,
     clock,
@@ -20,11 +21,16 @@ from consumers.console.page.drawing import (
 )
 from consumers.console.page.rendering import render
 from consumers.console.page.running import ID_CHARS
+from consumers.console.page.sections import LETTERS, timeline, words_by_turn
+from consumers.console.page.view import facts_of, verdict
 from consumers.console.pages import Site, page
 from consumers.store.changes import (
+    COMPARED,
+    MEASURES,
     Change,
     ComparedMeasure,
     Comparison,
+    Judgement,
     Lot,
     ends,
     judgement,
@@ -88,7 +94,7 @@ FACETS: Final[Mapping[str, tuple[str, str]]] = {
     "version": ("Version", "labels.version"),
     "tenant": ("Tenant", "labels.tenant"),
     "environment": ("Environment", "labels.environment"),
-    "label": ("Label of people", ""),
+    "label": ("Label", ""),
     "goal_set": ("Goal set", "goals.goal_set"),
     "day": ("Day, UTC", "day_ms"),
 }
@@ -103,7 +109,7 @@ PRESETS: Final[Mapping[str, Mapping[str, str]]] = {
     "Last words of abandoned calls": {"outcome": "hung_up,never_answered", "said": "last"},
 }
 """Questions that are asked often."""
-_OUTCOMES: Final = {"hung_up": "hung up in silence", "failed": "ended by an error"}
+_OUTCOMES: Final = {"hung_up": "hung up in silence", "failed": "failed: agent error"}
 
 
 class PastFound(NamedTuple):
@@ -184,7 +190,7 @@ ASKED_COLUMNS: Final = (
 
 def _past_text(call: Mapping[str, Any], name: str) -> str:
     if name == "ended_reason" and call.get("state") == "running":
-        return "goes on"
+        return "running"
     if name == "ended_reason" and call.get("waiting.turn") is not None:
         return f"no answer in turn {call['waiting.turn']}"
     return UNKNOWN if call.get(name) is None else PAST_COLUMNS[name][1](call[name])
@@ -198,9 +204,9 @@ def why(call: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if outcome == "never_answered":
         yield "urgent", "the agent never spoke" if turn == 0 else "never answered"
     elif outcome == "hung_up":
-        yield "urgent", f"hung up: no answer, turn {turn}"
+        yield "urgent", f"hung up in silence, turn {turn}"
     elif outcome == "failed":
-        yield "urgent", "ended: agent error"
+        yield "urgent", "failed: agent error"
     unanswered, longest_ms, p50_ms = (
         call.get("unanswered") or 0,
         call.get("longest_wait_ms"),
@@ -354,43 +360,102 @@ def marked(text: str, words: str) -> list[tuple[bool, str]]:
 # Two calls side by side.
 
 
-def comparison_page(site: Site, columns: Sequence[tuple[str, Mapping[str, object]]]) -> str:
-    """The page of calls side by side; `columns` has the values of each, and the first is compared
-    with the second.
-    """
-    heads = [
-        (site.call_href(name) if "conversation_id" in values else "", name)
-        for name, values in columns
-    ]
-    rows = list(side_by_side([values for _, values in columns]))
-    return page(
-        site, "Comparison", render("compare.html", heads=heads, rows=rows, id_chars=ID_CHARS)
-    )
-
-
-def side_by_side(columns: Sequence[Mapping[str, object]]) -> Iterator[tuple[str, list[str], str]]:
-    """By figure its heading, its text of each call, and the change from the second to the first
-    where that says something.
-    """
-    for name, (head, _) in PAST_COLUMNS.items():
-        values = [each.get(name) for each in columns]
-        first, second = (values[0], values[1]) if len(values) == 2 else (None, None)
-        change = ""
-        if (
-            isinstance(first, int | float)
-            and isinstance(second, int | float)
-            and second
-            and name in _COMPARED
-        ):
-            change = f"{100 * (first - second) / second:+.0f} %"
-        if name != "rank":
-            yield head, [_past_text(each, name) for each in columns], change
-
-
-_COMPARED: Final = frozenset(
-    {"turns", "p50_ms", "p95_ms", "longest_wait_ms", "goals.progress.result"}
+_LONGEST: Final = ComparedMeasure("longest_wait_ms", "Longest wait", "ms", -1, 200)
+CALL_MEASURES: Final = tuple(
+    _LONGEST if each.name == "p95_ms" else each  # of some ten waits both are mostly the same
+    for each in COMPARED
+    if each.name in {*MEASURES, "length_ms"}
 )
-"""Columns whose change in percent says something."""
+"""What two calls are compared by."""
+
+
+class Usual(NamedTuple):
+    """What calls of an agent are like.
+
+    Attributes:
+        agent: The agent.
+        calls: How many calls it is of.
+        medians: By name of a measure of `CALL_MEASURES` its median; unknown ones are left out.
+    """
+
+    agent: str
+    calls: int
+    medians: Mapping[str, float]
+
+
+class Difference(NamedTuple):
+    """A measure of two calls, in words.
+
+    Attributes:
+        title: What it is called.
+        values: It in A and in B; unknown is a dash.
+        apart: How much more it is in B, with its unit.
+        judged: Whether B is better.
+    """
+
+    title: str
+    values: tuple[str, str]
+    apart: str
+    judged: Judgement
+
+
+def measured(call: ReportedCall) -> dict[str, float]:
+    """The measures of a call that are known."""
+    known = {
+        each.name: MEASURES[each.name].of(call.row)
+        for each in CALL_MEASURES
+        if each.name in MEASURES
+    }
+    known |= {"length_ms": call.length_ms, "dead_airs": call.dead_airs}
+    return {name: value for name, value in known.items() if isinstance(value, int | float)}
+
+
+def differences(a: Mapping[str, float], b: Mapping[str, float]) -> Iterator[Difference]:
+    """The measures that at least one of two calls has; A is the base."""
+    for measure in CALL_MEASURES:
+        if measure.name in {*a, *b}:
+            before, after = a.get(measure.name), b.get(measure.name)
+            apart = None if before is None or after is None else after - before
+            yield Difference(
+                measure.title,
+                (shown(measure, before), shown(measure, after)),
+                shown(measure, apart, is_apart=True, has_sign=True),
+                # without chance: it is what it is
+                judgement(measure, Change(measure.name, before, after, 1, 1, apart, apart)),
+            )
+
+
+def comparison_page(
+    site: Site, calls: Sequence[ReportedCall], usual: Usual | None = None, remark: str = ""
+) -> str:
+    """The page of two calls side by side, or of one beside what calls of its agent are like.
+
+    Args:
+        site: What all pages have.
+        calls: Two calls, of which the first is the base, or one.
+        usual: The base of a single call.
+        remark: What a reader should know of it; empty for nothing.
+    """
+    letters, ids = LETTERS[-len(calls) :], [call.conversation_id for call in calls]
+    base = measured(calls[0]) if usual is None else usual.medians
+    said = [words_by_turn(call, name) for name, call in zip(letters, calls, strict=True)]
+    content = render(
+        "compare.html",
+        sides=[
+            (name, site.call_href(call.conversation_id), call, dict(facts_of(call)), verdict(call))
+            for name, call in zip(letters, calls, strict=True)
+        ],
+        usual=usual,
+        swapped=f"compare?{urlencode([('id', each) for each in reversed(ids)])}",
+        remark=remark,
+        rows=list(differences(base, measured(calls[-1]))),
+        timeline=timeline(*calls),
+        turns=[
+            (turn, [(name, of.get(turn)) for name, of in zip(letters, said, strict=True)])
+            for turn in sorted({turn for of in said for turn in of})
+        ],
+    )
+    return page(site, "Two calls side by side", content, here="past")
 
 
 # Two versions.

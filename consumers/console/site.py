@@ -44,12 +44,14 @@ from consumers.console.access import (
 from consumers.console.channels import Boxes, Channel, encoded, message
 from consumers.console.fleet import Fleet
 from consumers.console.page.calls import ReportedCall
+from consumers.console.page.drawing import counted
 from consumers.console.page.rendering import STYLE, render
 from consumers.console.page.whole import page_of
 from consumers.console.past import (
     LotsQuery,
     PastFound,
     PastQuery,
+    Usual,
     Versions,
     comparison_page,
     past_page,
@@ -129,6 +131,8 @@ it are drawn at once.
 """
 RING_MS: Final = 120_000
 """How long rows wait for a reader of the API's stream who comes again."""
+MOST_LEFT_OUT: Final = 10
+"""Ids that are named of calls that were marked and not compared."""
 MAX_RING: Final = 50_000
 """Most of them: two minutes of 400 rows a second."""
 MAX_SAID: Final = 1_000
@@ -191,10 +195,8 @@ class CallHistory(Protocol):
             OperatorError: As `find`.
         """
 
-    def compared(self, ids: Sequence[str]) -> Sequence[tuple[str, Mapping[str, object]]]:
-        """The values of two calls with their ids, or of one and the medians of its agent's calls of
-        the day before its end.
-        """
+    def usual(self, call: CallRow) -> Usual:
+        """What calls of its agent were like on the day before the end of a call."""
 
     def call(self, conversation_id: str, at_ms: int | None = None) -> StoredCall | None:
         """A call as it was known at a moment, None is now; None for one that is not known."""
@@ -688,7 +690,7 @@ class ConsoleSite:
         )
 
     async def _call_page(self, request: Request) -> Response:
-        call = await self._found(request)
+        call = await self._found(request, _id(request))
         drawn = await self._drawn_of(call, None)
         site, author = self._site(self._root(request)), self._author_of(request)
 
@@ -739,7 +741,7 @@ class ConsoleSite:
                 HTTPStatus.FORBIDDEN,
                 "Nothing was written: strangers may read here, or console.words is false.",
             )
-        call = await self._found(request)
+        call = await self._found(request, _id(request))
         row = await self._made(
             "drawings", conversation_id, "labels", lambda: self._row_of(call), lambda: call.edition
         )
@@ -776,11 +778,11 @@ class ConsoleSite:
             conversation_id=conversation_id,
         )
         place = request.scope["raw_path"].rpartition(b"/")[2].decode("ascii", "replace")
-        return RedirectResponse(f"./{place}#call-people", status_code=303)
+        return RedirectResponse(f"./{place}#call-labels", status_code=303)
 
     async def _call_parts(self, request: Request) -> Response:
         query = _query(request, api.MomentQuery)
-        call = await self._found(request)
+        call = await self._found(request, _id(request))
         drawn = await self._drawn_of(call, query.at_ms)
 
         def answer() -> bytes:
@@ -800,7 +802,9 @@ class ConsoleSite:
         stored = call.read(call.conversation_id, None)
         return CallRow(conversation_id=call.conversation_id) if stored is None else stored.call
 
-    def _shown(self, call: _Found, at_ms: int | None) -> tuple[ReportedCall, str]:
+    def _shown(
+        self, call: _Found, at_ms: int | None, anchor_id: str = pages.ANCHOR
+    ) -> tuple[ReportedCall, str]:
         """The call as it was known at a moment, and what a reader should know of that; it may
         block.
         """
@@ -816,7 +820,7 @@ class ConsoleSite:
             stored.turns,
             stored.goals,
             words,
-            pages.ANCHOR,
+            anchor_id,
             self._redactor,
             annotations,
             stored.own,
@@ -889,7 +893,7 @@ class ConsoleSite:
     async def _report(self, request: Request) -> Response:
         """The page of a call as one file to keep, which needs no console."""
         query = _query(request, api.MomentQuery)
-        call = await self._found(request)
+        call = await self._found(request, _id(request))
 
         def file() -> bytes:
             shown, remark = self._shown(call, query.at_ms)
@@ -903,21 +907,30 @@ class ConsoleSite:
         return answer
 
     async def _comparison(self, request: Request) -> Response:
-        """Two past calls side by side, or one beside the median of its agent's calls of a day."""
-        past = self._require_past()
-        ids = [each[: api.MAX_ID_CHARS] for each in request.query_params.getlist("id")[:2]]
-        for conversation_id in ids:
-            self._note(request, conversation_id)
-        site = self._site("./")
+        """Two calls side by side, or one beside what calls of its agent are like."""
+        past, site, remark = self._require_past(), self._site("./"), ""
+        ids = list(dict.fromkeys(filter(None, request.query_params.getlist("id"))))
+        if not ids:
+            raise _UnansweredError(
+                HTTPStatus.UNPROCESSABLE_ENTITY, "No call was marked: mark one, or two."
+            )
+        if left_out := ids[2:]:
+            remark = (
+                f"{counted(len(ids), 'call')} were marked, and two can be side by side. Left out: "
+                + ", ".join(left_out[:MOST_LEFT_OUT])
+                + (", and more." if len(left_out) > MOST_LEFT_OUT else ".")
+            )
+        calls = [await self._found(request, each) for each in ids[:2]]
 
-        def compared() -> bytes | None:
-            columns = past.compared(ids)
-            return comparison_page(site, columns).encode() if columns else None
+        def compared() -> bytes:
+            shown = [
+                self._shown(call, None, name)[0]
+                for call, name in zip(calls, "ab"[-len(calls) :], strict=True)
+            ]
+            usual = past.usual(shown[0].row) if len(shown) == 1 else None
+            return comparison_page(site, shown, usual, remark).encode()
 
-        made = await self._made_of_history(("compare", *ids), compared)
-        if made is None:
-            raise _UnansweredError(HTTPStatus.NOT_FOUND, "History has no call with these ids.")
-        return _html(made)
+        return _html(await self._made_of_history(("compare", *ids), compared))
 
     def _require_past(self) -> CallHistory:
         if self._past is None:
@@ -927,17 +940,21 @@ class ConsoleSite:
             )
         return self._past
 
-    async def _found(self, request: Request) -> _Found:
-        """The call of a request, from the rows that were read, otherwise from history; the log says
-        who opened it.
+    async def _found(self, request: Request, conversation_id: str) -> _Found:
+        """A call, from the rows that were read, otherwise from history; the log says who opened it.
 
         Raises:
             _UnansweredError: There is no such call, or it was deleted.
         """
-        conversation_id = _id(request)
+        if len(conversation_id) > api.MAX_ID_CHARS:
+            raise _UnansweredError(
+                HTTPStatus.REQUEST_URI_TOO_LONG, f"An id has at most {api.MAX_ID_CHARS} characters."
+            )
         self._note(request, conversation_id)
         is_known = self._calls.edition(conversation_id) > 0
-        unknown = _UnansweredError(HTTPStatus.NOT_FOUND, "There is no row of a call with this id.")
+        unknown = _UnansweredError(
+            HTTPStatus.NOT_FOUND, f"There is no row of a call with the id {conversation_id}."
+        )
         if not is_known and self._is_nowhere(conversation_id):
             raise unknown
         annotations = await self._said_of(conversation_id, is_known=is_known)
@@ -1046,7 +1063,7 @@ class ConsoleSite:
         conversation_id = _id(request)
         _query(request, api.NoQuery, _without_since(request))
         self._require_room()
-        call = await self._found(request)
+        call = await self._found(request, _id(request))
         opened = self._drawn.get(conversation_id)
         if opened is None:
             channel = Channel(f"{self._boot}-{secrets.token_hex(3)}")
@@ -1153,7 +1170,7 @@ class ConsoleSite:
 
     async def _api_call(self, request: Request) -> bytes:
         query = _query(request, api.MomentQuery)
-        call = await self._found(request)
+        call = await self._found(request, _id(request))
 
         def detail() -> bytes | None:
             stored = call.read(call.conversation_id, query.at_ms)
@@ -1376,10 +1393,6 @@ def _without_since(request: Request) -> dict[str, str]:
 
 def _id(request: Request) -> str:
     conversation_id: str = request.path_params["id"]
-    if len(conversation_id) > api.MAX_ID_CHARS:
-        raise _UnansweredError(
-            HTTPStatus.REQUEST_URI_TOO_LONG, f"An id has at most {api.MAX_ID_CHARS} characters."
-        )
     if not conversation_id:
         raise _UnansweredError(HTTPStatus.NOT_FOUND, "There is no id in the address.")
     return conversation_id

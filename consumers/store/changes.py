@@ -204,18 +204,18 @@ class ComparedMeasure(NamedTuple):
     matters: float | None = None
 
 
-SUCCESS: Final = ComparedMeasure("success", "Goals reached", "share", 1, 0.05)
-PROGRESS: Final = ComparedMeasure("goals.progress.result", "Progress", "share", 1, 0.05)
+SUCCESS: Final = ComparedMeasure("success", "All goals reached", "share", 1, 0.05)
+PROGRESS: Final = ComparedMeasure("goals.progress.result", "Goals reached", "share", 1, 0.05)
 BAD_ENDS: Final = ComparedMeasure("ended_badly", "Ended badly", "share", -1, 0.05)
-WAIT: Final = ComparedMeasure("p50_ms", "Typical wait", "ms", -1, 100)
+WAIT: Final = ComparedMeasure("p50_ms", "Median wait", "ms", -1, 100)
 COMPARED: Final = (
     *(SUCCESS, PROGRESS, BAD_ENDS, WAIT),
     ComparedMeasure("p95_ms", "Slow wait, p95", "ms", -1, 200),
     ComparedMeasure("speech.first_word_ms", "First word after", "ms", -1, 100),
     ComparedMeasure("unanswered", "Unanswered turns"),
     ComparedMeasure("dead_airs", "Dead air"),
-    ComparedMeasure("assistant_interruptions", "Agent cut in"),
-    ComparedMeasure("user_interruptions", "Caller cut in"),
+    ComparedMeasure("assistant_interruptions", "Agent interrupted"),
+    ComparedMeasure("user_interruptions", "Caller interrupted"),
     ComparedMeasure("failed_tool_calls", "Failed tools"),
     ComparedMeasure("stt_wer.result", "Word errors", "share", -1, 0.02),
     ComparedMeasure("faithfulness.result", "Faithfulness", "", 1),
@@ -365,7 +365,7 @@ def judgement(measure: ComparedMeasure, change: Change) -> Judgement:
     if change.low is None or change.high is None:
         return "unknown"
     limit = _matters(measure, change)
-    if limit and max(abs(change.low), abs(change.high)) <= limit:
+    if max(abs(change.low), abs(change.high)) <= limit:
         return "no different"
     if change.is_more_than_chance:
         is_higher = change.low > 0
@@ -404,16 +404,17 @@ def shown(
 
     >>> shown(WAIT, 1234.5), shown(SUCCESS, 0.25), shown(SUCCESS, -0.25, is_apart=True), shown(WAIT, None)
     ('1.23 s', '25 %', '\u221225 points', '\u2013')
+    >>> shown(WAIT, -1.0, is_apart=True, has_sign=True)
+    '0.00 s'
     """
     if value is None:
         return _UNKNOWN
-    sign = ""
-    if value < 0:
-        sign = "\u2212"
-    elif value > 0 and has_sign:
-        sign = "+"
+    digits = _digits(measure, value)
+    sign = "\u2212" if value < 0 else "+" if has_sign else ""
+    if not digits.strip("0.,"):  # less than can be shown
+        sign = ""
     end = " points" if is_apart and measure.unit == "share" else _ENDS[measure.unit]
-    return f"{sign}{_digits(measure, value)}{end}"
+    return f"{sign}{digits}{end}"
 
 
 _UNKNOWN: Final = "\u2013"
@@ -421,6 +422,8 @@ _ENDS: Final = {"ms": " s", "share": " %", "dollars": " $", "": ""}
 
 
 def _digits(measure: ComparedMeasure, value: float) -> str:
+    if not measure.unit and isinstance(value, int):  # of one call, and no mean
+        return f"{abs(value):,}"
     if measure.unit == "share":
         percent = abs(value) * 100
         return f"{percent:,.{0 if percent >= 10 or not percent else 1}f}"

@@ -42,7 +42,7 @@ def context(
     The calls go through the engine event by event. Each gives one line of JSON, {"id": ...,
     "turns_by": ..., "context": {...}}. Where a simulated caller hears the call, turns_by is `eva`,
     and the context is that of EVA's own processor. Every other call has the turns that its bot
-    heard, numbered as in its scores: turn 0 is the greeting, turn 1 begins with the user's first
+    heard, numbered as in its scores: turn 0 is the greeting, turn 1 begins with the caller's first
     words. turns_by is `bot` then, and `unknown` says why a field is missing, or known in part.
 
     A whole run of EVA is one PATH. Many calls are read on all cores; the lines are in the order of

@@ -58,7 +58,7 @@ def report(
 ) -> None:
     """Writes one HTML page about recorded calls.
 
-    It shows who spoke when, how long the user waited in each turn and why, progress, scores and the
+    It shows who spoke when, how long the caller waited in each turn and why, goals, scores and the
     texts. Calls with goals are compared with each other, as by `callgauge trials`. No broker is
     needed. The page is one file for any browser: it loads nothing and runs no script.
 
@@ -80,9 +80,10 @@ def report(
     from streamer.offline.own_values import OwnMeasures
     from streamer.offline.scoring import RecordedScoring, plan_from
     from streamer.recordings.reader import goals_for
-    from streamer.report import page, reported_call
+    from streamer.report import page
     from streamer.result_file import require_place
     from streamer.settings.listing import settings_from
+    from streamer.summaries import reported_call
 
     require_judge(verdicts, judge)
     require_one_kind(paths, from_topics, since, bootstrap, topic_prefix)

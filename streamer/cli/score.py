@@ -278,7 +278,7 @@ def _print_table(
 ) -> None:
     from consumers.engine.redaction.redactor import Redactor
     from streamer.offline.call_work import places_of, reading, score_each
-    from streamer.report import (
+    from streamer.summaries import (
         CallSummary,
         reported_call,
         standout_lines,
@@ -286,7 +286,7 @@ def _print_table(
         summary_table,
         unknown_lines,
     )
-    from streamer.terminal import output_console, print_line
+    from streamer.terminal import output_console, print_wrapped
 
     redactor = Redactor(settings.redaction)
     calls: list[CallSummary] = []
@@ -307,12 +307,10 @@ def _print_table(
             verdicts=verdicts,
         )
     if calls or not read.unread:
-        output_console().print(summary_table(calls))
-        for line in unknown_lines(calls):
-            print_line(line)
-        print_line()
-        for line in standout_lines(calls):
-            print_line(line)
+        console = output_console()
+        console.print(summary_table(calls, console.width))
+        for line in (*unknown_lines(calls), "", *standout_lines(calls)):
+            print_wrapped(line)
     read.require_all()
 
 

@@ -2,100 +2,74 @@
 none was.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
 
-from rich.cells import cell_len, set_cell_size
 from rich.table import Table
 
+from consumers.console.page.drawing import percent, seconds
 from consumers.history.search import CallSearch, HistoryStore
 from schemas.columns import Flat
 from schemas.units import DAY_MS
+from streamer.fitting import FittedColumn, fitted
 from streamer.time_bounds import shown_moment
 
+
+class _Shown(NamedTuple):
+    """A column of history for people: what stands above it, how a value is written, and when it is
+    left out.
+    """
+
+    head: str
+    written: Callable[[float], str]
+    leaves: int
+
+
 _SHOWN: Final = {
-    "labels.agent": "agent",
-    "turns": "turns",
-    "p50_ms": "p50_ms",
-    "p95_ms": "p95_ms",
-    "unanswered": "unanswered",
-    "goals.progress.result": "progress",
-    "goals.progress.success": "success",
-    "dead_airs": "dead_airs",
-    "failed_tools": "failed_tools",
-    "labels.version": "version",
+    "turns": _Shown("turns", str, 6),
+    "p50_ms": _Shown("median", seconds, 1),
+    "p95_ms": _Shown("p95", seconds, 4),
+    "unanswered": _Shown("unanswered", str, 3),
+    "goals.progress.result": _Shown("goals", percent, 2),
+    "dead_airs": _Shown("dead air", str, 5),
 }
-"""Columns of the table for people, and what stands above them; where there is no room, the last are
-left out. Programs get all of them.
-"""
-_GAP: Final = 2
-_LEAST_TEXT: Final = 10
-"""Characters to which a text is cut before a column is left out."""
+"""Numbers of the table for people; median and p95 are of the waits. Programs get all columns."""
 
 
 def calls_table(rows: Sequence[Mapping[str, Flat]], labels: Mapping[str, str], width: int) -> Table:
-    """A line for each call, with its whole id: other texts are cut, and columns are left out, until
-    it fits.
-    """
+    """A line for each call, with its whole id, in so many characters."""
     ids = [str(row["conversation_id"]) for row in rows]
     when = [_when(row["began_ms"] or row["first_known_ms"]) for row in rows]
-    columns = {"started (UTC)": when} | {
-        head: [_cell(row[name]) for row in rows] for name, head in _SHOWN.items()
-    }
-    columns |= {"conversation_id": ids} | (
-        {"labels": [labels.get(each, "") for each in ids]} if any(labels.values()) else {}
-    )
-    while (
-        excess := sum(_width(head, cells) + _GAP for head, cells in columns.items()) - _GAP - width
-    ) > 0:
-        texts = {
-            head: _width("", columns[head])
-            for head in ("agent", "failed_tools", "labels")
-            if head in columns
-        }
-        longest = max(texts, key=lambda head: texts[head])
-        if texts[longest] > _LEAST_TEXT:
-            room = max(_LEAST_TEXT, texts[longest] - excess)
-            columns[longest] = [_cut(cell, room) for cell in columns[longest]]
-            continue
-        left_out = next(
-            (head for head in reversed(_SHOWN.values()) if head in columns and head != "agent"),
-            None,
-        )
-        if left_out is None:
-            break
-        del columns[left_out]
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
-    for head in columns:
-        is_number = head in _SHOWN.values() and head not in {"agent", "version", "failed_tools"}
-        table.add_column(
-            head,
-            justify="right" if is_number else "left",
-            no_wrap=head != "conversation_id",
-            overflow="fold",
-        )
-    for cells in zip(*columns.values(), strict=True):
-        table.add_row(*cells)
-    return table
+    columns = [
+        FittedColumn("began, UTC", when),
+        FittedColumn("agent", _texts(rows, "labels.agent"), is_cut=True),
+        *(
+            FittedColumn(
+                each.head,
+                [
+                    each.written(value) if isinstance(value := row[name], int | float) else "-"
+                    for row in rows
+                ],
+                each.leaves,
+                is_number=True,
+            )
+            for name, each in _SHOWN.items()
+        ),
+        FittedColumn("failed tools", _texts(rows, "failed_tools"), 7, is_cut=True),
+        FittedColumn("version", _texts(rows, "labels.version"), 8, is_cut=True),
+        FittedColumn("call", ids),
+    ]
+    if any(labels.values()):
+        columns.append(FittedColumn("labels", [labels.get(each, "") for each in ids], is_cut=True))
+    return fitted(columns, width)
 
 
-def _width(head: str, cells: Sequence[str]) -> int:
-    return max(map(cell_len, (head, *cells)))
-
-
-def _cut(text: str, room: int) -> str:
-    return text if cell_len(text) <= room else f"{set_cell_size(text, room - 1)}\u2026"
+def _texts(rows: Sequence[Mapping[str, Flat]], name: str) -> list[str]:
+    return ["-" if row[name] is None else str(row[name]) for row in rows]
 
 
 def _when(moment: Flat) -> str:
-    return shown_moment(moment)[:16] if isinstance(moment, int) else ""
-
-
-def _cell(value: Flat) -> str:
-    if isinstance(value, float):
-        # ms, or a share
-        return f"{value:.0f}" if value >= 10 else f"{value:.2f}".rstrip("0").rstrip(".")
-    return "-" if value is None else str(value)
+    return shown_moment(moment)[5:16] if isinstance(moment, int) else ""
 
 
 def where_others_are(store: HistoryStore, question: CallSearch) -> str:

@@ -127,11 +127,14 @@ PLAIN_LINES: Final = 6
 the cursor's line.
 """
 LEGEND: Final = (
-    "!! the caller suffers now, ! trouble; latency: the newest answer, ! over "
+    "!! the caller suffers now, ! trouble; wait: of the newest answer, ! over "
     f"{SLOW_MS / MS_PER_SECOND:g} s",
     "quiet for: since the newest score; goals: reached of all, ? verdicts missing",
 )
-_WIDE_LEGEND: Final = ("; cut in: by user/agent", "; anchor: how the end of speech is known")
+_WIDE_LEGEND: Final = (
+    "; interrupted: by caller/agent",
+    "; anchor: how the end of speech is known",
+)
 _WIDE, _VERY_WIDE = 120, 160
 """Columns of a terminal from which there are more columns in the table."""
 _SECONDS_PER_MINUTE: Final = 60
@@ -168,6 +171,7 @@ def screen(
     totals: str = "",
     news: Sequence[NewsLine] = (),
     is_stale: bool = False,
+    wraps: bool = False,
 ) -> RenderableType:
     """The headline, the totals, the table of calls, and below it news and a legend, as far as
     `height` lines have room.
@@ -182,6 +186,7 @@ def screen(
         totals: The line below the headline; none if empty.
         news: Lines of note, the newest last.
         is_stale: Whether the headline is a warning.
+        wraps: Whether a line above or below the table goes on below itself; otherwise it is cut.
     """
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     columns = [column for column in _COLUMNS if width >= column.from_columns]
@@ -208,11 +213,11 @@ def screen(
         line = running_line(shown)
         table.add_row(*(column.cell(shown.call, line, now_ms) for column in columns))
     lines: list[RenderableType] = [
-        _line(headline, URGENT if is_stale else "bold"),
-        *([_line(totals, "")] if totals else ()),
+        _line(headline, URGENT if is_stale else "bold", wraps=wraps),
+        *([_line(totals, "", wraps=wraps)] if totals else ()),
         Text(),
         table,
-        _line(_left_out(calls[fitting:]), ""),
+        _line(_left_out(calls[fitting:]), "", wraps=wraps),
     ]
     if has_news:
         count = min(MOST_NEWS_LINES, free - min(len(calls), fitting) - 1)
@@ -222,8 +227,8 @@ def screen(
     return Group(*lines)
 
 
-def _line(text: str, style: str) -> Text:
-    return Text(visible(text), style=style, no_wrap=True, overflow="ellipsis")
+def _line(text: str, style: str, *, wraps: bool = False) -> Text:
+    return Text(visible(text), style=style, no_wrap=not wraps, overflow="ellipsis")
 
 
 def _left_out(calls: Sequence[ShownCall]) -> str:
@@ -256,7 +261,7 @@ def _goals(call: CallRow, line: RunningLine) -> Text:
     return Text(line.goals.replace(" of ", "/"), style=style)
 
 
-def _cut_in(call: CallRow) -> str:
+def _interruptions(call: CallRow) -> str:
     by_user, by_assistant = call.user_interruptions, call.assistant_interruptions
     return f"{by_user}/{by_assistant}" if by_user or by_assistant else ""
 
@@ -290,7 +295,7 @@ _COLUMNS: Final = (
     _Column("quiet\nfor", 5, lambda _, line, now_ms: _clock(now_ms - line.changed_ms)),
     _Column("goals", 5, lambda call, line, _: _goals(call, line)),
     _Column(
-        "latency",
+        "wait",
         8,
         lambda _, line, __: Text(
             line.latency + _MARKS[line.latency_level][:1], style=_STYLES[line.latency_level]
@@ -303,7 +308,7 @@ _COLUMNS: Final = (
         _WIDE,
         is_left=True,
     ),
-    _Column("cut in\nu/a", 6, lambda call, *_: _cut_in(call), _WIDE),
+    _Column("inter-\nrupted", 6, lambda call, *_: _interruptions(call), _WIDE),
     _Column("dead\nair", 4, lambda call, *_: str(call.dead_airs or ""), _WIDE),
     _Column("tool\ncalls", 5, lambda call, *_: str(call.tool_calls or ""), _WIDE),
     _Column("status", None, lambda _, line, __: _status(line), is_left=True),
@@ -385,7 +390,7 @@ class Totals:
         return (
             f"answers {len(latencies_ms)} (p50 {_percentile(latencies_ms, 50)}, p95 "
             f"{_percentile(latencies_ms, 95)})  "
-            f"subgoals {sum(each.subgoals for each in every)}  cut in "
+            f"subgoals {sum(each.subgoals for each in every)}  interruptions "
             f"{sum(each.interruptions for each in every)}  "
             f"dead air {sum(each.dead_airs for each in every)}  ended: {ends}"
         )
@@ -394,7 +399,7 @@ class Totals:
         """A row for each agent; that of the `marked` one has a colour."""
         table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
         table.add_column("agent", no_wrap=True)
-        for column in ("ended", "answers", "p50", "p95", "subgoals", "cut in", "dead air"):
+        for column in ("ended", "answers", "p50", "p95", "subgoals", "interruptions", "dead air"):
             table.add_column(column, justify="right", no_wrap=True)
         for agent, totals in sorted(self._agents.items()):
             table.add_row(

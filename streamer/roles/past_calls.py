@@ -1,18 +1,19 @@
 """History as the pages of the console ask for it."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime
 from statistics import median
 
-from consumers.console.page.drawing import counted
 from consumers.console.past import (
     ASKED_COLUMNS,
+    CALL_MEASURES,
     FACETS,
     ROWS,
     LotsQuery,
     PastFound,
     PastQuery,
+    Usual,
     Versions,
 )
 from consumers.history.opening import opened
@@ -30,7 +31,7 @@ from consumers.runtime.process import SetupError, wall_clock_ms
 from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
 from schemas.columns import Flat
-from schemas.rows import WordsRow
+from schemas.rows import CallRow, WordsRow
 from schemas.units import DAY_MS
 from streamer.history.comparison import USUAL_SINCE, lots_compared, newest_pairs, versions_in
 from streamer.tables import csv_text
@@ -53,15 +54,6 @@ _TABLE_COLUMNS = (
     *(name for name in ASKED_COLUMNS if name != "conversation_id"),
     "known_ms",
 )
-_WITH_MEDIANS = (
-    "turns",
-    "p50_ms",
-    "p95_ms",
-    "longest_wait_ms",
-    "dead_airs",
-    "goals.progress.result",
-)
-"""Columns of the comparison that have a median."""
 
 
 def moment_of(text: str, now_ms: int) -> int:
@@ -209,28 +201,19 @@ class StoredCalls:
                 None if lots is None else lots_compared(store, lots, now_ms), names, pairs
             )
 
-    def compared(self, ids: Sequence[str]) -> Sequence[tuple[str, Mapping[str, object]]]:
-        """The values of two calls with their ids, or of one and the medians of its agent's calls of
-        the day before its end.
-
-        Only calls that history has are among them.
-        """
+    def usual(self, call: CallRow) -> Usual:
+        """What calls of its agent were like on the day before the end of a call."""
+        until_ms, agent = call.known_ms + 1, call.labels.agent
+        same = [Condition("labels.agent", "=", agent)]
+        names = [each.name for each in CALL_MEASURES]
         with opened(self._settings, MAX_SECONDS) as store:
-            found = [row for name in ids for row in store.find(_of_call(name), _TABLE_COLUMNS)]
-            columns: list[tuple[str, Mapping[str, object]]] = [
-                (str(row["conversation_id"]), row) for row in found
-            ]
-            if len(found) == 1:
-                until_ms = int(found[0]["known_ms"] or 0) + 1
-                agent = str(found[0]["labels.agent"])
-                same = [Condition("labels.agent", "=", agent)]
-                rows = store.find(
-                    CallSearch(until_ms - DAY_MS, until_ms, same, most=MAX_ROWS), _WITH_MEDIANS
-                )
-                columns.append(
-                    (f"median of {agent}, {counted(len(rows), 'call')} of a day", _medians(rows))
-                )
-        return columns
+            rows = store.find(CallSearch(until_ms - DAY_MS, until_ms, same, most=MAX_ROWS), names)
+        medians: dict[str, float] = {}
+        for name in names:
+            known = [value for row in rows if isinstance(value := row[name], int | float)]
+            if known:
+                medians[name] = median(known)
+        return Usual(agent, len(rows), medians)
 
     def call(self, conversation_id: str, at_ms: int | None = None) -> StoredCall | None:
         """A call as it was known at a moment, None is now; None for one that is not kept."""
@@ -245,22 +228,6 @@ class StoredCalls:
                 if store.is_forgotten(conversation_id)
                 else store.annotations_of([conversation_id]).get(conversation_id, ())
             )
-
-
-def _of_call(conversation_id: str) -> CallSearch:
-    return CallSearch(
-        0, 2**53, [Condition("conversation_id", "=", conversation_id[:MAX_TEXT_CHARS])], most=1
-    )
-
-
-def _medians(rows: Sequence[Mapping[str, object]]) -> dict[str, object]:
-    """By column the median of its numbers."""
-    medians: dict[str, object] = {}
-    for name in _WITH_MEDIANS:
-        numbers = [value for row in rows if isinstance(value := row[name], int | float)]
-        if numbers:
-            medians[name] = median(numbers)
-    return medians
 
 
 def _labelled(question: CallSearch, label: str, labels: Iterable[tuple[str, str]]) -> CallSearch:

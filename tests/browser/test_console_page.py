@@ -110,7 +110,7 @@ def test_a_call_appears_grows_and_ends(seen: Opened, console: Console) -> None:
     with console.replays(name, turns=TURNS, speed=SPEED):
         page.get_by_title(name).click()
         expect(page.get_by_role("heading", name=f"Call {name}")).to_be_visible()
-        expect(page.get_by_text("The call goes on.")).to_be_visible()
+        expect(page.get_by_text("The call is running.")).to_be_visible()
         expect(page.locator(".figures > div").first).to_contain_text("so far")
         expect(page.locator("#call-t2")).to_be_attached()
         turns = page.locator("#call-transcript .turn").count()
@@ -160,16 +160,16 @@ def test_a_call_is_labelled_by_keyboard(seen: Opened, console: Console) -> None:
     page.keyboard.press("Tab")
     page.keyboard.type("ada")
     page.keyboard.press("Enter")
-    expect(page.locator("#call-people")).to_contain_text(f"fp: {note}")
-    expect(page.locator("#call-people")).to_contain_text("ada, ")
+    expect(page.locator("#call-labels")).to_contain_text(f"fp: {note}")
+    expect(page.locator("#call-labels")).to_contain_text("ada, ")
     assert f"fp: {note}" in " ".join(ran("call", "hostile", **console.environment).split()), (
         "the topic has it"
     )
     page.get_by_text("Label this call").click()
     page.get_by_label("Label", exact=True).fill("fp")
     page.get_by_label("Your name").fill("ada")
-    page.get_by_role("button", name="Take back").click()
-    expect(page.locator("#call-people")).to_have_count(0)
+    page.get_by_role("button", name="Remove").click()
+    expect(page.locator("#call-labels")).to_have_count(0)
     assert seen.complaints == []
 
 

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, Protocol
 
 from schemas.closed_sets import Anchor, InterruptionCause
 from schemas.rows import ExpectedTool, NotApplicable, Note, ToolDifference, Unscored, Value
+from schemas.scores.latency_stages import Stage
 
 # Axes of drawings: positions in percent of the width, and round tick values. Pure.
 #
@@ -137,9 +138,31 @@ _ANCHORS: Final = {
     Anchor.AUDIO: "heard on the line",
     Anchor.RECORD: "from the conversation record",
     Anchor.VAD: "by voice detector",
-    Anchor.TURN_RELEASE: "by the bot's turn ruling",
+    Anchor.TURN_RELEASE: "by the agent's turn ruling",
     Anchor.TRANSCRIPT: "by the time of the transcript",
     Anchor.ESTIMATED: "estimated from arrival times",
+}
+_SAID: Final = {"user": "caller", "assistant": "agent"}
+"""Words of the wire that are others on screens."""
+_TITLES: Final = {
+    "eva_a_mean": "EVA accuracy, mean",
+    "eva_a_pass": "EVA accuracy, passed",
+    "eva_x_mean": "EVA experience, mean",
+    "eva_x_pass": "EVA experience, passed",
+    "success_final_turn": "All goals reached in the final turn",
+}
+"""Headings that do not follow from the name."""
+_STAGE_WORDS: Final[Mapping[Stage, str]] = {
+    Stage.STT_TRAILING: "transcription after speech",
+    Stage.LLM_FIRST_TOKEN: "model, first token",
+    Stage.LLM_FIRST_SENTENCE: "model, first sentence",
+    Stage.LLM_LAST_SENTENCE: "model, last sentence",
+    # its own time, and not that of the tool
+    Stage.TOOL_REQUEST: "model, until its tool call",
+    Stage.LLM_TOOL_CALL: "model, its tool call",
+    Stage.LLM_INFERENCE: "model, inference",
+    Stage.VOICE_TO_VOICE: "whole wait",
+    Stage.TTS_FIRST_BYTE: "voice, first sound",
 }
 _ACRONYMS: Final = frozenset({"x", "eva", "stt", "tts", "llm", "wer", "cer", "ppt", "auc"})
 
@@ -336,9 +359,19 @@ def in_words(name: str) -> str:
 
     Example:
         >>> in_words("no_user_speech")
-        'no user speech'
+        'no caller speech'
     """
-    return name.replace("_", " ").strip()
+    return " ".join(_SAID.get(word, word) for word in name.replace("_", " ").strip().split(" "))
+
+
+def stage_in_words(stage: Stage) -> str:
+    """A stage of a wait.
+
+    Example:
+        >>> stage_in_words(Stage.TOOL_REQUEST), stage_in_words(Stage.WAITING_FOR_USER)
+        ('model, until its tool call', 'waiting for caller')
+    """
+    return _STAGE_WORDS.get(stage) or in_words(stage)
 
 
 def anchor_in_words(anchor: Anchor) -> str:
@@ -358,9 +391,11 @@ def title(name: str) -> str:
         >>> title("voice_to_voice_latency_ms"), title("stt_wer"), title("turn_taking.on_time_rate")
         ('Voice to voice latency', 'STT WER', 'Turn taking, on time rate')
     """
+    if name in _TITLES:
+        return _TITLES[name]
     bare = next((name.removesuffix(unit) for unit in _UNITS if name.endswith(unit)), name)
     words = [
-        word.upper() if word in _ACRONYMS else word
+        word.upper() if word in _ACRONYMS else _SAID.get(word.rstrip(","), word)
         for word in re.split(r"[_\s]+", bare.replace(".", ", "))
         if word
     ]

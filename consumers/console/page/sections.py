@@ -2,7 +2,7 @@
 template.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import inf
 from typing import Final, NamedTuple
@@ -33,6 +33,7 @@ from consumers.console.page.drawing import (
     seconds,
     shortened,
     spaced,
+    stage_in_words,
     time_ticks,
     title,
 )
@@ -71,7 +72,7 @@ from schemas.rows import (
     Value,
 )
 from schemas.scores.latency_stages import CONTRIBUTIONS, Stage
-from schemas.scores.trouble import SLOW_MS, STAGE_WORDS
+from schemas.scores.trouble import SLOW_MS
 
 # The progress of a call: the share of reached subgoals after each turn, and the turn that reached
 # each.
@@ -185,7 +186,7 @@ def scores(call: ReportedCall) -> Markup:
     listed = [_call_row(call, part) for part in of_call[:MOST_OF_CALL]]
     goals = call.row.goals
     if goals is not None and goals.progress is not None:
-        heading = "Progress at the end" if call.is_closed else "Progress so far"
+        heading = "Goals reached at the end" if call.is_closed else "Goals reached so far"
         listed.append(
             _call_row(call, part_of("progress", goals.progress), goals.judged_turn)
             | {"heading": heading}
@@ -397,7 +398,7 @@ def stacked(stages: Sequence[StageLatency], wait_ms: float | None) -> list[Stage
     at_ms = 0.0
     for stage, length_ms in lengths:
         if length_ms > 0:
-            parts.append(StagePart(_words_of(stage), _FAMILY_OF[stage], at_ms, length_ms))
+            parts.append(StagePart(stage_in_words(stage), _FAMILY_OF[stage], at_ms, length_ms))
             at_ms += length_ms
     if parts and wait_ms is not None and wait_ms > at_ms:
         parts.append(StagePart("not measured", "rest", at_ms, wait_ms - at_ms))
@@ -523,42 +524,55 @@ _PHONE_PIXELS: Final = 260
 _HALF_LABEL_PIXELS: Final = 14
 _TICK_PIXELS: Final = 90
 _DIGIT_PIXELS: Final = 8
+LETTERS: Final = "AB"
+"""What two calls side by side are called; the first is the base."""
 _LANE_Y: Final = {Speaker.USER: 22, Speaker.ASSISTANT: 66}
 _LEAST_SHARE: Final = 2.0
 """Pixels that the shortest sound is wide."""
 
 
-def timeline(call: ReportedCall) -> Markup:
-    """The drawing with its lanes' names beside it."""
-    if not call.stretches:
-        so_far = "this call" if call.is_closed else "this call so far"
+def timeline(*calls: ReportedCall) -> Markup:
+    """The drawing with its lanes' names beside it. Of two calls, A and B, one is drawn under the
+    other, on one scale of time.
+    """
+    if not any(call.stretches for call in calls):
+        so_far = "this call" if calls[0].is_closed else "this call so far"
         return render(
             "note.html", text=f"Nothing in {so_far} says who spoke when, so there is no timeline."
         )
+    length_ms = max(call.length_ms for call in calls)
     pixels = int(
-        min(MOST_PIXELS, max(_LEAST_PIXELS, call.length_ms / MS_PER_SECOND * _PIXELS_PER_SECOND))
+        min(MOST_PIXELS, max(_LEAST_PIXELS, length_ms / MS_PER_SECOND * _PIXELS_PER_SECOND))
     )
-    scale = Scale(call.start_ms, call.end_ms)
-    ticks_ms = time_ticks(call.length_ms, pixels // _TICK_PIXELS)
-    places = [(call.start_ms + tick_ms, clock(tick_ms)) for tick_ms in ticks_ms]
+    whole = Scale(0, length_ms)
+    drawings = []
+    for place, call in enumerate(calls):
+        scale = Scale(call.start_ms, call.start_ms + length_ms)
+        drawings.append(
+            {
+                "whose": LETTERS[place] if len(calls) > 1 else "",
+                "call": call,
+                "scale": scale,
+                "turns": list(_turns(call, scale, pixels)),
+                "tools": _placed_tools(call),
+                "kinds": list(_legend(call)),
+                "notes": list(_notes(call, pixels, length_ms / pixels)),
+            }
+        )
     return render(
         "timeline.html",
-        call=call,
+        drawings=drawings,
         pixels=pixels,
         is_wide=pixels > _PHONE_PIXELS,
-        scale=scale,
+        length_ms=length_ms,
         least=100 * _LEAST_SHARE / pixels,
         most_drawn=MOST_DRAWN,
         lane_y=_LANE_Y,
         most_links=MOST_TURN_LINKS,
         ticks=[
-            (scale.at(at_ms), _label_shift(scale.place(at_ms), pixels), text)
-            for at_ms, text in places
+            (whole.at(tick_ms), _label_shift(whole.place(tick_ms), pixels), clock(tick_ms))
+            for tick_ms in time_ticks(length_ms, pixels // _TICK_PIXELS)
         ],
-        turns=_turns(call, scale, pixels),
-        tools=_placed_tools(call),
-        kinds=list(_legend(call)),
-        notes=list(_notes(call, pixels)),
     )
 
 
@@ -606,7 +620,7 @@ def _turns(call: ReportedCall, scale: Scale, pixels: int) -> Iterator[Mapping[st
                     scale.at(each.start_ms),
                     scale.length(each.start_ms, each.end_ms, least),
                 )
-                for each in _merged(heard, call.length_ms / pixels)
+                for each in _merged(heard, (scale.end - scale.start) / pixels)
             ],
         }
 
@@ -651,14 +665,16 @@ def _legend(call: ReportedCall) -> Iterator[tuple[str, str]]:
         yield "tool", "Tool"
 
 
-def _notes(call: ReportedCall, pixels: int) -> Iterator[str]:
+def _notes(call: ReportedCall, pixels: int, pixel_ms: float) -> Iterator[str]:
+    if not call.stretches:
+        yield "Nothing in this call says who spoke when."
     began = inf if call.is_closed else call.end_ms  # what begins only now has no end yet
     if any(each.end_ms <= each.start_ms < began for each in call.stretches):
         yield "Of some speech only the beginning is known: it is drawn as a line."
     if pixels == MOST_PIXELS:
         yield (
-            f"The call is long: one pixel is {seconds(call.length_ms / pixels)}, and nearer events "
-            "are drawn as one."
+            f"The call is long: one pixel is {seconds(pixel_ms)}, and nearer events are drawn as "
+            "one."
         )
     turns = {stretch.turn for stretch in call.stretches}
     most = max(len(turns), len(call.overlaps), len(call.silences), len(_placed_tools(call)))
@@ -738,29 +754,13 @@ def _stages_told(row: TurnRow) -> tuple[tuple[str, str, float, str], ...]:
         family = _FAMILY_OF.get(each.stage, "rest")
         told.append(
             (
-                _words_of(each.stage),
+                stage_in_words(each.stage),
                 family,
                 each.latency_ms,
                 f"{disputed}{each.source}{anchor}{others}",
             )
         )
     return tuple(told)
-
-
-_STAGE_NAMES: Final[Mapping[Stage, str]] = {
-    Stage.STT_TRAILING: "transcription after speech",
-    Stage.LLM_FIRST_TOKEN: "model, first token",
-    Stage.LLM_FIRST_SENTENCE: "model, first sentence",
-    Stage.LLM_LAST_SENTENCE: "model, last sentence",
-    Stage.TOOL_REQUEST: STAGE_WORDS[Stage.TOOL_REQUEST],  # its own time, and not that of the tool
-    Stage.LLM_TOOL_CALL: STAGE_WORDS[Stage.LLM_TOOL_CALL],
-    Stage.TTS_FIRST_BYTE: "voice, first sound",
-}
-"""Names of stages that people can read; those of the others are as on the wire."""
-
-
-def _words_of(stage: Stage) -> str:
-    return _STAGE_NAMES.get(stage) or in_words(stage)
 
 
 # What was said, turn by turn: the caller, tools with arguments and answers, the agent.
@@ -770,13 +770,27 @@ def transcript(call: ReportedCall) -> Markup:
     """The turns in their order: what was said, and beside it the stages and scores of the one that
     is chosen.
     """
+    return render(
+        "transcript.html",
+        call=call,
+        turns=list(words_by_turn(call).values()),
+        all_turns=len({*call.words, *(row.turn for row in call.turns)}),
+    )
+
+
+def words_by_turn(call: ReportedCall, whose: str = "") -> dict[int, Markup]:
+    """What was said in each turn, `MOST_TURNS` at most; of one of two calls side by side with its
+    letter, and without stages and scores.
+    """
     starts_ms = {stretch.turn: stretch.start_ms for stretch in reversed(call.stretches)}
     turns = sorted({*call.words, *(row.turn for row in call.turns)})
-    scored, first = _scores_of_turns(call), turn_to_look_at(call)
-    shown = [
-        _turn_markup(
+    scored = {} if whose else _scores_of_turns(call)
+    first = None if whose else turn_to_look_at(call)
+    return {
+        turn: _turn_markup(
             sum(map(len, (words.user, words.assistant, words.written)))
             + sum(len(each.arguments + each.answer) for each in words.tools),
+            head=f"{whose}, turn {turn}" if whose else f"Turn {turn}",
             number=turn,
             place=call.turn_anchor(turn),
             began_ms=call.start_ms,
@@ -791,14 +805,13 @@ def transcript(call: ReportedCall) -> Markup:
             tools=tuple(tools_of(row, words)),
             left_out=", ".join(words.left_out),
             is_first=turn == first,
-            stages=() if row is None else _stages_told(row),
+            stages=() if row is None or whose else _stages_told(row),
             scores=scored.get(turn, ()),
         )
         for turn in turns[:MOST_TURNS]
         for row in [call.row_of(turn)]
         for words in [call.words.get(turn) or rows.WordsRow(conversation_id="", turn=turn)]
-    ]
-    return render("transcript.html", call=call, turns=shown, all_turns=len(turns))
+    }
 
 
 def _turn_markup(chars: int, **turn: Hashable) -> Markup:
@@ -824,16 +837,16 @@ def figures(call: ReportedCall) -> Markup:
     return render("figures.html", call=call, tiles=list(tiles(call)))
 
 
-SECTIONS: Final = {
+SECTIONS: Final[Mapping[str, Callable[[ReportedCall], Markup]]] = {
     "Timeline": timeline,
     "Transcript": transcript,
     "Goals": progress,
-    "People": people,
+    "Labels and notes": people,
 }
 """The sections of a call below what stands out: each is one function and the template that it
 fills.
 """
-FOLDED: Final = {
+FOLDED: Final[Mapping[str, Callable[[ReportedCall], Markup | None]]] = {
     "Figures": figures,
     "Wait for the answer, by turn": latency,
     "Speech": speech,

@@ -232,7 +232,7 @@ def standouts(call: ReportedCall) -> list[Standout]:
             "{text}",
         ),
         "Tools without success": (_tools(call), "{text} in turn {turn}{more}"),
-        "No progress after": (_stalls(call), "no further goal after turn {turn}"),
+        "No goal reached after": (_stalls(call), "no further goal after turn {turn}"),
         "Waits not known": ([Moment(turn, in_words(reason)) for turn, reason in unknown], ""),
     }
     found = []
@@ -692,7 +692,7 @@ _TAGS: Final = {"interrupted": "its answer was interrupted by the caller"} | {
 def wait_in_words(value: Value, anchor: Anchor | None) -> str:
     """How long the caller waited for the answer, and how the end of their speech is known."""
     if isinstance(value, Unscored | NotApplicable):
-        return f"no latency ({value.reason})"
+        return f"wait not known ({in_words(value.reason)})"
     by = "" if anchor is None else f" ({anchor})"
     if value < 0:
         return f"the agent began {seconds(-value)} before the caller had finished{by}"

@@ -71,6 +71,6 @@ def _index_cells(call: ReportedCall) -> list[tuple[str, str | int | None]]:
         ("Median wait", seconds_if_known(call.row.p50_ms)),
         ("Longest wait", seconds_if_known(call.row.longest_wait_ms)),
         ("Dead air", "not known" if call.dead_airs is None else call.dead_airs),
-        ("Progress", progress_value(call)),
+        ("Goals", progress_value(call)),
         ("End", end_in_words(call)),
     ]

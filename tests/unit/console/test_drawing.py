@@ -48,7 +48,7 @@ def test_the_examples_hold(module: types.ModuleType) -> None:
         ("turn_taking", 0.0, "0"),
         ("voice_to_voice_latency_ms", -21_287.848, "\u221221.3 s"),
         ("talk_seconds", 12.5, "12.5 s"),
-        ("any", Unscored(UnscoredReason.NO_USER_SPEECH), "Unscored: no user speech"),
+        ("any", Unscored(UnscoredReason.NO_USER_SPEECH), "Unscored: no caller speech"),
         (
             "any",
             NotApplicable("no reference transcript"),
@@ -79,7 +79,7 @@ def test_a_clock_says_when(offset_ms: int) -> None:
 
 def test_a_heading_is_words() -> None:
     assert title("stt_wer") == "STT WER"
-    assert title("success_final_turn") == "Success final turn"
+    assert title("success_final_turn") == "All goals reached in the final turn"
 
 
 def test_every_anchor_has_words_of_its_own() -> None:
@@ -223,7 +223,7 @@ def _stages(**lengths_ms: float) -> list[StageLatency]:
         (
             _stages(llm_first_token=500, endpointing_wait=200, llm_inference=500, pipeline=10),
             710,
-            [("endpointing wait", 0, 200), ("llm inference", 200, 500), ("pipeline", 700, 10)],
+            [("endpointing wait", 0, 200), ("model, inference", 200, 500), ("pipeline", 700, 10)],
         ),
         # If a whole answer fits, speech waited for it; otherwise speech began before the answer was
         # whole.

@@ -253,7 +253,7 @@ def test_interruptions_tools_and_stalls_stand_out() -> None:
         ("Agent spoke over the caller", 1, "0.50 s together"),
         ("Caller interrupted", 1, "0.50 s together"),
         ("Tools without success", 1, "find failed"),
-        ("No progress after", 1, "until now"),
+        ("No goal reached after", 1, "until now"),
     ]
 
 

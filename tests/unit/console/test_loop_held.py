@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from consumers.console import api, site
 from consumers.console.fleet import Fleet
-from consumers.console.past import LotsQuery, PastFound, PastQuery, Versions
+from consumers.console.past import LotsQuery, PastFound, PastQuery, Usual, Versions
 from consumers.console.service import ConsoleRole
 from consumers.console.settings import ConsoleSettings
 from consumers.console.site import ConsoleSite
@@ -26,7 +26,7 @@ from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.registry import Instruments
 from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
-from schemas.rows import Labels, WordsRow, encode
+from schemas.rows import CallRow, Labels, WordsRow, encode
 from tests.benchmarks.traffic import BrokerRecord
 from tests.support.calls.console_calls import HeldCalls, call_row
 from tests.support.calls.long_calls import long_call
@@ -71,8 +71,8 @@ class Past:
     def versions(self, asked: LotsQuery) -> Versions:
         return Versions(None, {"agent": [asked.a_agent] * 200})
 
-    def compared(self, ids: Sequence[str]) -> Sequence[tuple[str, dict[str, object]]]:
-        return [(name, {"conversation_id": name}) for name in ids]
+    def usual(self, call: CallRow) -> Usual:
+        return Usual(call.labels.agent, 1, {})
 
     def call(self, conversation_id: str, at_ms: int | None = None) -> StoredCall | None:
         return self.calls.call("long", at_ms) if conversation_id.startswith("past") else None

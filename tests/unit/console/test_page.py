@@ -326,7 +326,7 @@ def test_unknown_is_shown_as_such() -> None:
     )
     text = words(page)
     assert "Goals unscored" in text
-    assert "Progress at the end progress Unscored: judge disabled" in text
+    assert "Goals reached at the end progress Unscored: judge disabled" in text
     assert "turn 1 unscored, judge disabled; 1 of 2 subgoals for certain" in page
     assert "Hollow and dashed: at least so much" in text
     assert "0 %" not in text.split("Goals unscored")[1].split("Wait for")[0]
@@ -582,5 +582,5 @@ def test_a_turn_has_its_stages_and_scores_beside_its_words_also_where_words_are_
     assert (
         "Turn 1 model, until its tool call 5.40 s disputed: elevenlabs, by voice detector; pipecat "
         "says 0.35 s "
-        "voice to voice 5.90 s elevenlabs Conciseness 1"
+        "whole wait 5.90 s elevenlabs Conciseness 1"
     ) in text

@@ -2,18 +2,21 @@
 an address keeps the question.
 """
 
+import re
 from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
 
+from consumers.console.page.calls import ReportedCall
 from consumers.console.pages import Site
 from consumers.console.past import (
     FACETS,
     LotsQuery,
     PastFound,
     PastQuery,
+    Usual,
     Versions,
     comparison_page,
     lots_query,
@@ -24,6 +27,8 @@ from consumers.console.past import (
     why,
 )
 from consumers.store.changes import COMPARED, WAIT, Comparison, Lot, SubgoalChange, change_of
+from schemas.rows import WordsRow
+from tests.support.calls.console_calls import call_row, reported_rows, sounds, turn_row
 from tests.unit.console.test_pages import HOSTILE, Shape
 
 SITE = Site("./", "1", "s", has_past=True)
@@ -85,11 +90,11 @@ def test_zero_is_zero_and_unknown_is_a_dash() -> None:
                 "unanswered": 2,
                 "longest_wait_ms": 5_400,
             },
-            ["hung up: no answer, turn 4", "2 turns unanswered", "slow: 5.40 s"],
+            ["hung up in silence, turn 4", "2 turns unanswered", "slow: 5.40 s"],
         ),
         (
             {"outcome": "failed", "troubles": " agent_error ", "errors.number": 2},
-            ["ended: agent error", "2 agent errors"],
+            ["failed: agent error", "2 agent errors"],
         ),
         (
             {
@@ -207,11 +212,86 @@ def test_a_figure_leads_to_its_calls_the_worst_first() -> None:
     assert past_href(Lot()) == "past?since=30d"
 
 
-def test_two_calls_are_compared_in_percent_of_the_second() -> None:
-    first, second = (
-        {"conversation_id": "a", "p95_ms": 500.0},
-        {"conversation_id": "b", "p95_ms": 2_000.0},
+def two_calls(**of_b: Any) -> tuple[ReportedCall, ReportedCall]:
+    """A of two turns, and B of one."""
+    said: dict[str, Any] = {"user": "hello <b>", "assistant": "good day"}
+    return (
+        reported_rows(
+            call_row("call-a", p50_ms=2_000.0, dead_airs=1, state="closed"),
+            turn_row(1, "call-a", wait_ms=2_000.0, user_sounds=sounds((0, 1_000))),
+            turn_row(2, "call-a", assistant_sounds=sounds((3_000, 8_000))),
+            words=[WordsRow(conversation_id="call-a", turn=turn, **said) for turn in (1, 2)],
+            anchor_id="a",
+        ),
+        reported_rows(
+            call_row("call-b", **{"p50_ms": 500.0, "state": "closed"} | of_b),
+            turn_row(1, "call-b", assistant_sounds=sounds((0, 4_000))),
+            words=[WordsRow(conversation_id="call-b", turn=1, **said)],
+            anchor_id="b",
+        ),
     )
-    text = Shape(comparison_page(SITE, [("a", first), ("b", second)])).text
-    assert [each for each in text if each.endswith("%")] == ["-75 %"]
-    assert {"0.50 s", "2.00 s"} <= set(text)
+
+
+def measures(page: str) -> dict[str, list[str]]:
+    """By measure its cells."""
+    found = re.findall(r'<th scope="row">(.*?)</th>(.*?)</tr>', page)
+    return {
+        name: [re.sub(r"<[^>]*>", "", cell) for cell in re.findall(r"<td.*?</td>", cells)]
+        for name, cells in found
+    }
+
+
+def test_the_base_is_named_and_each_difference_has_unit_and_direction() -> None:
+    page = comparison_page(SITE, two_calls())
+    assert 'A, the base: <a href="./calls/call-a">call-a</a>' in page
+    assert "A is the base: a difference is B less A." in page
+    assert 'href="compare?id=call-b&amp;id=call-a"' in page
+    found = measures(page)
+    assert found["Median wait"] == ["2.00 s", "0.50 s", "\u22121.50 s", "better"]
+    assert found["Dead air"] == ["1", "0", "\u22121", "better"]
+    assert found["Length"] == ["8.00 s", "4.00 s", "\u22124.00 s", "lower"]
+    a, b = two_calls()
+    assert measures(comparison_page(SITE, (b, a)))["Median wait"][2:] == ["+1.50 s", "worse"]
+
+
+@pytest.mark.parametrize("p50_ms", [1_999.0, 2_000.0, 2_001.0])
+def test_a_difference_that_cannot_be_shown_has_no_sign(p50_ms: float) -> None:
+    page = comparison_page(SITE, two_calls(p50_ms=p50_ms))
+    assert measures(page)["Median wait"] == ["2.00 s", "2.00 s", "0.00 s", "no different"]
+
+
+def test_a_value_that_one_call_lacks_is_compared_with_nothing() -> None:
+    found = measures(comparison_page(SITE, two_calls(p50_ms=None)))
+    assert found["Median wait"] == ["2.00 s", "\u2013", "\u2013", "unknown"]
+    assert "Longest wait" not in found
+
+
+def test_turns_stand_beside_each_other_and_a_missing_one_is_blank() -> None:
+    page = comparison_page(SITE, two_calls())
+    turns = page[page.index('<ol class="turns') :]
+    assert re.findall(r"[AB], turn \d|[AB] has no turn \d", turns) == [
+        "A, turn 1",
+        "B, turn 1",
+        "A, turn 2",
+        "B has no turn 2",
+    ]
+    assert "hello &lt;b&gt;" in turns
+    a, b = two_calls()
+    assert "A has no turn 2" in comparison_page(SITE, (b, a))
+
+
+def test_timelines_have_one_scale_of_time() -> None:
+    """B is half as long, so what is heard at its end is in the middle of the drawing."""
+    a, b = comparison_page(SITE, two_calls()).split("<title>Timeline of call ")[1:]
+    assert 'x="37.5%" y="66" width="62.5%"' in a
+    assert 'x="0%" y="66" width="50%"' in b
+    assert set(re.findall(r">(\d:\d\d)</text>", a)) == set(re.findall(r">(\d:\d\d)</text>", b))
+
+
+def test_one_call_is_compared_with_the_median_of_its_agent() -> None:
+    _, call = two_calls(p50_ms=900.0)
+    page = comparison_page(SITE, [call], Usual("desk", 40, {"p50_ms": 500.0}))
+    assert "A, the base: the median of desk" in page
+    assert "40 calls" in page
+    assert measures(page)["Median wait"] == ["0.50 s", "0.90 s", "+0.40 s", "worse"]
+    assert "Swap" not in page

@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 
 from consumers.console import access, api, pages, site, workshop
 from consumers.console.fleet import Fleet
-from consumers.console.past import LotsQuery, PastFound, PastQuery, Versions
+from consumers.console.past import LotsQuery, PastFound, PastQuery, Usual, Versions
 from consumers.console.settings import ConsoleSettings
 from consumers.console.site import SECURITY, ConsoleSite
 from consumers.engine.redaction.redactor import Redactor
@@ -68,8 +68,8 @@ class NoPast:
             raise OperatorError(f"not understood: {asked.a_since}")
         return Versions(None)
 
-    def compared(self, ids: Sequence[str]) -> Sequence[tuple[str, dict[str, object]]]:
-        return [(name, {"conversation_id": name}) for name in ids if name == self.conversation_id]
+    def usual(self, call: CallRow) -> Usual:
+        return Usual(call.labels.agent, 7, {})
 
     def call(self, conversation_id: str, at_ms: int | None = None) -> StoredCall | None:
         return self.calls.call(conversation_id, at_ms)
@@ -310,16 +310,31 @@ async def test_who_searched_and_compared_is_in_the_log_without_personal_data() -
     async with serving(user_header="X-User", past=NoPast("p")) as made:
         with capture_logs() as logs:
             await made.get("/past", params={"text": "bob@example.com"}, headers={"x-user": "ada"})
-            await made.get("/compare?id=p&id=q", headers={"x-user": "ada"})
+            await made.get(f"/compare?id={CALL}&id=q", headers={"x-user": "ada"})
         told = [
             (each["event"], each["user"], each.get("text", each.get("conversation_id")))
             for each in logs
         ]
         assert told == [
             ("calls_searched", "ada", "[EMAIL]"),
-            ("call_opened", "ada", "p"),
+            ("call_opened", "ada", NAME),
             ("call_opened", "ada", "q"),
         ]
+
+
+async def test_calls_that_are_marked_beyond_two_are_named() -> None:
+    async with serving(past=NoPast("p", simulated(name="p"))) as made:
+        two = await made.get(f"/compare?id=p&id={CALL}&id=p&id=")
+        assert (two.status_code, "Left out" in two.text) == (200, False)
+        assert (
+            "3 calls were marked, and two can be side by side. Left out: x."
+            in (await made.get(f"/compare?id={CALL}&id=p&id=x")).text
+        )
+        one = await made.get("/compare?id=p")
+        assert "7 calls of the day before" in one.text
+        unknown = await made.get("/compare?id=p&id=none")
+        assert (unknown.status_code, "the id none" in unknown.text) == (404, True)
+        assert (await made.get("/compare?id=")).status_code == 422
 
 
 async def test_a_moment_is_counted_by_one_clock() -> None:
@@ -390,7 +405,7 @@ async def test_a_person_labels_a_call_and_takes_it_back() -> None:
                 )
             assert (answer.status_code, answer.headers["location"]) == (
                 303,
-                f"./{CALL}#call-people",
+                f"./{CALL}#call-labels",
             )
             (told,) = [each for each in logs if each["event"] == "call_annotated"]
             assert (told["user"], told["by"], told["label"], told["conversation_id"]) == (
@@ -402,7 +417,7 @@ async def test_a_person_labels_a_call_and_takes_it_back() -> None:
             assert "qa: call &lt;i&gt;[EMAIL]" in (await client.get(page)).text
             assert (
                 "qa: call &lt;i&gt;[EMAIL]"
-                in parts_in(await events.until("qa: call"))["call-people"]
+                in parts_in(await events.until("qa: call"))["call-labels"]
             )
             assert (await client.post("/calls/p", data={"note": "of the past"})).status_code == 303
             assert "of the past" in (await client.get("/calls/p")).text

@@ -9,7 +9,7 @@ import pytest
 from consumers.console.page.calls import ReportedCall
 from consumers.console.page.view import Moment, Standout, standouts
 from schemas.rows import Goals, Stall, SubgoalResult
-from streamer.report import CallSummary, standout_lines, summary_of, summary_table
+from streamer.summaries import CallSummary, standout_lines, summary_of, summary_table
 from streamer.terminal import Screen
 from tests.support.calls.console_calls import call_row, reported_rows
 from tests.support.calls.report_calls import goal_set, recorded, reported
@@ -23,7 +23,7 @@ def test_a_call_is_one_row_with_what_is_known() -> None:
     summary = summary_of(call_of(conversation_id="call-7"))
     console = Screen(width=200, color_system=None)
     with console.capture() as captured:
-        console.print(summary_table([summary]))
+        console.print(summary_table([summary], 200))
     heads, row = (line.split("  ") for line in captured.get().splitlines())
     assert [each.strip() for each in heads if each.strip()] == [
         "call",
@@ -78,7 +78,7 @@ def test_a_stall_says_until_when_the_call_stood_still(state: str, end: str) -> N
     its goals.
     """
     (found,) = standouts(stalled((3, 9), (3, 9), state))
-    assert found.heading == "No progress after"
+    assert found.heading == "No goal reached after"
     assert [(each.turn, each.text) for each in found.moments] == [(3, "until turn 9"), (9, end)]
     assert found.is_fault
 

@@ -307,6 +307,10 @@
   if (around) {
     const links = JSON.parse(sessionStorage.getItem("calls") || "[]"), here = location.origin + location.pathname;
     const at = links.indexOf(here);
+    const others = document.getElementById("others");  // to compare this one with
+    for (const link of others ? links : []) {
+      if (link !== here) others.append(new Option("", decodeURIComponent(link.replace(/^.*\/calls\//, ""))));
+    }
     for (const [link, to] of [["prev", links[at - 1]], ["next", links[at + 1]]]) {
       const there = around.querySelector(`[rel=${link}]`);
       if (at >= 0 && to) { there.href = to; around.hidden = false; } else there.hidden = true;

@@ -124,7 +124,11 @@ def test_the_help_of_a_command_loads_nothing_of_its_work(command: str) -> None:
             {*KAFKA, "jinja2", "openai", "prometheus_client", "starlette", "structlog", "uvicorn"},
         ),
         (["goals", "check", "streamer/roles/demo_goals"], {*LIBRARIES} - {"pydantic", "yaml"}),
-        (["score", "sample"], {"confluent_kafka", "faststream", "jaconv", "jinja2", "openai"}),
+        (["score", "sample"], {*KAFKA, "jaconv", "jinja2", "openai", "structlog"}),
+        (
+            ["score", "sample", "--format", "table"],
+            {*KAFKA, "jaconv", "jinja2", "openai", "structlog", "streamer.trials.comparison"},
+        ),
     ],
 )
 def test_a_command_loads_no_library_that_it_does_not_use(

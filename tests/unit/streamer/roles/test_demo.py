@@ -198,7 +198,7 @@ def test_the_first_calls_have_a_past_with_latencies_and_goals(tmp_path: Path) ->
     ):
         try:
             deadline_seconds = time.monotonic() + patient(START_SECONDS)
-            happened = r"answers \d\d+ .* subgoals [1-9]\d*  cut in [1-9]\d*  dead air 0 "
+            happened = r"answers \d\d+ .* subgoals [1-9]\d*  interruptions [1-9]\d*  dead air 0 "
             while not re.search(happened, text := Path(log.name).read_text()):
                 assert time.monotonic() < deadline_seconds, text
                 time.sleep(0.2)

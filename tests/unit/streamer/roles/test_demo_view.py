@@ -267,8 +267,8 @@ def test_news_and_a_legend_fill_the_room_below_the_table() -> None:
     lines = full_screen(calls=6, height=40, width=80)
     assert lines[-2:] == list(LEGEND)
     assert max(map(len, LEGEND)) <= 80, "a usual terminal shows all of it"
-    cut_in, anchor = full_screen(calls=6, height=40, width=120)[-2:]
-    assert cut_in.endswith("; cut in: by user/agent")
+    interrupted, anchor = full_screen(calls=6, height=40, width=120)[-2:]
+    assert interrupted.endswith("; interrupted: by caller/agent")
     assert anchor.endswith("; anchor: how the end of speech is known")
     assert [line for line in lines if line.startswith("news")] == [
         f"news {n}" for n in range(30 - MOST_NEWS_LINES, 30)
@@ -357,12 +357,12 @@ def test_totals_count_each_thing_once() -> None:
         closed_row("b", ended_reason=None, news=()),
     )
     assert totals.text() == (
-        "answers 20 (p50 1.00 s, p95 1.90 s)  subgoals 1  cut in 1  dead air 1  ended: goodbye 1, "
-        "ended 1"
+        "answers 20 (p50 1.00 s, p95 1.90 s)  subgoals 1  interruptions 1  dead air 1  "
+        "ended: goodbye 1, ended 1"
     )
     assert (
         totals_of().text()
-        == "answers 0 (p50 -, p95 -)  subgoals 0  cut in 0  dead air 0  ended: none"
+        == "answers 0 (p50 -, p95 -)  subgoals 0  interruptions 0  dead air 0  ended: none"
     )
 
 

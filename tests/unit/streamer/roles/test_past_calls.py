@@ -46,11 +46,11 @@ def test_one_call_is_compared_with_the_median_of_its_agent(tmp_path: Path) -> No
     writer.write(batch([*call("c"), *call("d"), *call("e", agent="care")]))
     writer.close()
     past = StoredCalls(HistorySettings(folder=tmp_path))
-    (first, values), (name, medians) = past.compared(["c"])
-    assert (first, name) == ("c", "median of desk, 2 calls of a day")
-    assert medians["p95_ms"] == values["p95_ms"]
-    assert "first_known_ms" not in medians
-    assert [name for name, _ in past.compared(["c", "e", "none"])] == ["c", "e"]
+    row = stored(call("c")).call
+    usual = past.usual(row)
+    assert (usual.agent, usual.calls) == ("desk", 2)
+    assert usual.medians["longest_wait_ms"] == row.longest_wait_ms
+    assert "faithfulness.result" not in usual.medians, "no judge was asked"
 
 
 SINCE = "2000-01-01"
