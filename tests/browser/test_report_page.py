@@ -265,7 +265,9 @@ def test_everything_of_the_record_is_there(seen: Opened) -> None:
     expect(waits.get_by_role("row", name="Turn 3")).to_contain_text(
         "began before the caller had finished.\u221221.3 s"
     )
-    expect(page.get_by_role("img", name="Goals reached after each turn: turn 1 0 %;")).to_be_visible()
+    expect(
+        page.get_by_role("img", name="Goals reached after each turn: turn 1 0 %;")
+    ).to_be_visible()
     expect(page.get_by_text("Reached in turn 8").first).to_be_visible()
     expect(page.get_by_role("heading", name="Turn 10 from")).to_be_attached()
 
