@@ -113,8 +113,8 @@ MAX_RESPONSE_LATENCIES: Final = 10_000
 MAX_URL_CHARS: Final = 2_000
 """Longest address of a recording. A signed one has some 1,500 characters."""
 RECORDING_URL: Final = r"^https?://[A-Za-z0-9._~%:\[\]-]+(?:[/?#][!#-;=?-\[\]-~]*)?$"
-"""An address on the web in visible ASCII, without a user name or a password, and without quotes,
-angle brackets and backslashes, which no address has unescaped.
+"""An address on the web in visible ASCII, without a user name or a password, and without double
+quotes, angle brackets and backslashes, which no address has unescaped.
 """
 RecordingUrl = Annotated[str, StringConstraints(max_length=MAX_URL_CHARS, pattern=RECORDING_URL)]
 
