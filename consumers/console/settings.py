@@ -22,7 +22,7 @@ MIN_TOKEN_CHARS: Final = 16
 MAX_ORIGINS: Final = 20
 """Most origins of recordings: all of them stand in a header of each answer."""
 _ORIGIN: Final = re.compile(
-    r"https?://(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::\d{1,5})?"
+    r"https?://(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?"
 )
 
 
