@@ -429,7 +429,6 @@ async def test_calls_that_loop_at_the_default_limits_do_not_keep_a_good_call_wai
     environment: dict[str, str], tmp_path: Path
 ) -> None:
     prefix = environment["CALLGAUGE_TOPIC_PREFIX"]
-    del environment["CALLGAUGE_LIMITS__MAX_EVENTS_PER_CALL"]
     loops = looping_events(now_ms())
     good = simulate_call(5, start_ms=0, kind="cascade").call
     good = renamed(shifted(good, seconds_to_now(good, now_ms(), None)), "good")
