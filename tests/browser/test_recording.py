@@ -69,6 +69,9 @@ def recordings() -> Iterator[Recordings]:
 
         def do_GET(self) -> None:
             asked.append((self.path, self.headers["referer"]))
+            if "expired" in self.path:
+                self.send_error(403)
+                return
             wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers["range"] or "bytes=0-")
             assert wanted is not None
             first, last = int(wanted[1]), int(wanted[2] or len(sound) - 1)
@@ -105,8 +108,8 @@ def call(name: str, began_ms: int) -> list[dict[str, Any]]:
         at_ms = 2_000 + turn * TURN_MS
         events += [
             spoke("user", "started", at_ms),
-            event("user_message", at_ms, data={"content": f"question {turn}"}),
             spoke("user", "stopped", at_ms + 1_000),
+            event("user_message", at_ms + 1_000, data={"content": f"question {turn}"}),
             spoke("bot", "started", at_ms + 2_000),
             event("assistant_message", at_ms + 2_000, data={"content": f"answer {turn}"}),
             spoke("bot", "stopped", at_ms + 4_000),
@@ -132,12 +135,12 @@ def opened(browser: Browser, width: int) -> tuple[Page, list[str]]:
     return page, complaints
 
 
-def ended_with(served: Served, name: str, recordings: Recordings, began_ms: int) -> None:
+def ended_with(served: Served, name: str, url: str, began_ms: int) -> None:
     end = {
         "conversation_id": name,
         "type": "call_ended",
         "timestamp": began_ms + 20_000,
-        "recording_url": recordings.url,
+        "recording_url": url,
         "recording_starts_ms": began_ms + LATE_MS,
     }
     assert served.post([end]).status_code == 202
@@ -158,7 +161,7 @@ def test_a_turn_is_heard_from_its_beginning_and_what_is_heard_is_marked(
         expect(page.locator("#call-t3")).to_be_attached()
         expect(page.locator("#link")).to_have_text("live")
         expect(page.locator("#recording")).to_have_count(0)
-        ended_with(served, "heard", recordings, began_ms)
+        ended_with(served, "heard", recordings.url, began_ms)
         expect(page.locator("#recording audio")).to_be_visible()
         page.locator("#call-t2 .said").first.click()
         assert page.evaluate(CLOCK) == (2_000 + TURN_MS - LATE_MS) / 1_000
@@ -187,6 +190,23 @@ def test_a_turn_is_heard_from_its_beginning_and_what_is_heard_is_marked(
         page.close()
 
 
+def test_of_an_address_that_gives_nothing_the_page_says_so(
+    browser: Browser, recordings: Recordings, tmp_path: Path
+) -> None:
+    began_ms = time.time_ns() // 1_000_000 - 25_000
+    origins = {"CALLGAUGE_CONSOLE__RECORDING_ORIGINS": recordings.origin}
+    with serving(tmp_path, **origins) as served:
+        assert served.post(call("late", began_ms)).status_code == 202
+        ended_with(served, "late", f"{recordings.origin}/c.wav?expired", began_ms)
+        wait_for("the recording", lambda: 'id="recording"' in served.get("/calls/late").text, 20)
+        page, _ = opened(browser, DESKTOP)
+        page.goto(f"{served.address}/calls/late")
+        expect(page.locator("#heard")).to_have_text("Choose a turn to hear it from there.")
+        page.keyboard.press("l")
+        expect(page.locator("#heard")).to_contain_text("cannot be loaded")
+        page.close()
+
+
 def test_the_player_fits_and_axe_has_no_complaint(
     browser: Browser, recordings: Recordings, tmp_path: Path
 ) -> None:
@@ -196,7 +216,7 @@ def test_the_player_fits_and_axe_has_no_complaint(
         folder.mkdir()
         with serving(folder, CALLGAUGE_CONSOLE__RECORDING_ORIGINS=origin) as served:
             assert served.post(call("fits", began_ms)).status_code == 202
-            ended_with(served, "fits", recordings, began_ms)
+            ended_with(served, "fits", recordings.url, began_ms)
             page = f"{served.address}/calls/fits"
             wait_for(
                 "the recording", lambda: 'id="recording"' in served.get("/calls/fits").text, 20
@@ -211,11 +231,11 @@ def test_of_an_origin_that_is_not_allowed_nothing_is_asked(
     began_ms = time.time_ns() // 1_000_000 - 25_000
     with serving(tmp_path, CALLGAUGE_CONSOLE__RECORDING_ORIGINS="https://rec.example") as served:
         assert served.post(call("quiet", began_ms)).status_code == 202
-        ended_with(served, "quiet", recordings, began_ms)
+        ended_with(served, "quiet", recordings.url, began_ms)
         wait_for("the recording", lambda: 'id="recording"' in served.get("/calls/quiet").text, 20)
         page, complaints = opened(browser, DESKTOP)
         page.goto(f"{served.address}/calls/quiet")
-        expect(page.locator("#recording code")).to_have_text(recordings.url)
+        expect(page.locator("#recording pre")).to_have_text(recordings.url)
         page.locator("#call-t2 .said").first.click()
         page.keyboard.press("l")
         expect(page.locator("#link")).to_have_text("live")

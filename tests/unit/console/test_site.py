@@ -578,7 +578,7 @@ async def test_from_another_origin_the_address_is_a_text_and_nothing_else(
         made.calls.add(with_recording(made.rows, url))
         page = await made.get(f"/calls/{CALL}")
         assert "<audio" not in page.text
-        assert f"<code>{escape(url)}</code>" in page.text
+        assert f'<pre tabindex="0">{escape(url)}</pre>' in page.text
         assert "console.recording_origins" in page.text
         assert not re.findall(r"<\w+ [^>]*(?:src|href)=[^>]*rec\.example", page.text)
         assert ("media-src" in page.headers["content-security-policy"]) == (origins != "")
