@@ -202,7 +202,8 @@ async def test_the_report_of_vapi_says_where_the_recording_is(
     receiver: Receiver, in_artifact: Json, beside_it: Json, url: str | None, *, is_large: bool
 ) -> None:
     """One that is too large is read without what no rule reads."""
-    message = report(**beside_it, **({"transcript": ["w"] * 60_000} if is_large else {}))
+    unread: Json = {"transcript": ["w"] * 60_000} if is_large else {}
+    message = report(**beside_it, **unread)
     message["message"]["artifact"] |= in_artifact
     await told(receiver, [message])
     call = call_of(scores(receiver, lambda _: NOW_MS + 30_000))
