@@ -64,7 +64,9 @@ WHEN: Final[Mapping[str, str]] = {
     "CallStarted": "When the call begins, or later, when more is known. A field "
     "that a later one omits stays "
     "unchanged. "
-    "Without this event the agent is `unknown` and the pipeline type is `cascade`.",
+    "Without this event the agent is `unknown` and the pipeline type is `cascade`. "
+    "`recording_url` is where the sound of the call is kept, and may come with `call_ended` "
+    "instead: the newest counts. See [the recording](#the-recording).",
     "CallEnded": "When the call is over. The call closes after a grace of 10 "
     "s. `reason` may be any word; "
     "scores know `goodbye`, "
@@ -204,7 +206,7 @@ explains once.
 """
 _UNITS: Final = {"_ms": "ms", "_secs": "s"}
 """Units by the end of a field's name."""
-_TIMES_SINCE_1970: Final = ("start_time_unix_secs", "created_at_unix_ms")
+_TIMES_SINCE_1970: Final = ("start_time_unix_secs", "created_at_unix_ms", "recording_starts_ms")
 _KIND_FIELDS: Final = ("message_type", "event_type", "type")
 _ANY: Final = "any JSON"
 MAX_DEPTH: Final = 2

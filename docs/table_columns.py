@@ -24,7 +24,8 @@ _MANY: Final = {"eva": "NAME", "stages": "STAGE", "waits": "ANCHOR"}
 
 SOURCES: Final = {
     "events of the call": (
-        "labels began_ms ended_ms traceparent events close_reason ended_reason errors notes uses"
+        "labels began_ms ended_ms traceparent recording_url recording_starts_ms events "
+        "close_reason ended_reason errors notes uses"
     ),
     (
         "speech, by its anchor"

@@ -747,6 +747,10 @@ class CallRow(Struct, omit_defaults=True, kw_only=True, tag_field="row", tag="ca
         began_ms: The time of its first event, on its own clock; None for a call without a time.
         ended_ms: The time of its last event, on its own clock; once it is closed.
         traceparent: The span that the call is in, if the call says it.
+        recording_url: Where its sound is kept, as it came: never redacted, with a secret in it if
+            it is a signed address.
+        recording_starts_ms: When that recording begins, on the call's own clock; None is at
+            `began_ms`.
         turn: The newest turn.
         turns: Number of turns.
         events: Number of events.
@@ -809,6 +813,8 @@ class CallRow(Struct, omit_defaults=True, kw_only=True, tag_field="row", tag="ca
     began_ms: int | None = None
     ended_ms: int | None = None
     traceparent: str | None = None
+    recording_url: str | None = None
+    recording_starts_ms: int | None = None
     turn: int | None = None
     turns: int = 0
     events: int = 0

@@ -4,7 +4,7 @@ the present time in, text out.
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
@@ -19,6 +19,7 @@ from consumers.console.page.rendering import ICON, kept, render
 from consumers.console.page.running import running_line, wait_level
 from consumers.console.page.sections import parts_of_page
 from consumers.console.page.view import summary
+from consumers.console.settings import origin_of
 from schemas.annotations import LABEL_PATTERN, MAX_LABEL_CHARS, MAX_NOTE_CHARS
 from schemas.closed_sets import SortKey
 from schemas.scores.running import RunningCalls, ShownCall, ShownCalls, WantedCalls
@@ -508,6 +509,29 @@ def call_boxes(call: ReportedCall, remark: str) -> dict[str, Mapping[str, str]]:
     }
 
 
+def recording_of(call: ReportedCall, origins: Collection[str] | None) -> Mapping[str, str]:
+    """The player of a call's recording; its address as text where no page may play it. Nothing
+    without a recording, or where what was said is hidden.
+
+    Args:
+        call: The call.
+        origins: From where sound may come; None where it is hidden.
+    """
+    url, starts_ms = call.row.recording_url, call.row.recording_starts_ms
+    if url is None or origins is None:
+        return {}
+    if starts_ms is None:
+        starts_ms = call.row.began_ms
+    return {
+        "recording": render(
+            "recording.html",
+            url=url,
+            plays=origin_of(url) in origins,
+            starts_ms=int(call.start_ms) if starts_ms is None else starts_ms,
+        )
+    }
+
+
 def call_page(
     site: Site,
     conversation_id: str,
@@ -532,6 +556,7 @@ def call_page(
     content = render(
         "live_call.html",
         about=filled["about"],
+        sound=filled["sound"],
         anchor=ANCHOR,
         article=filled[ANCHOR],
         span_ms=span_ms,

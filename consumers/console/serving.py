@@ -18,7 +18,7 @@ from consumers.console.fleet import Fleet
 from consumers.console.pages import Alert, Alerts
 from consumers.console.reading import ReadCalls
 from consumers.console.settings import ConsoleSettings
-from consumers.console.site import Annotate, CallHistory, ConsoleSite
+from consumers.console.site import MAX_PAGES, Annotate, CallHistory, ConsoleSite
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.http import ConnectionBounds
 from consumers.runtime.private_files import ensure_file, make_folder
@@ -155,7 +155,7 @@ class CallPages:
         """
         return ConnectionBounds(
             answer_seconds=ANSWER_SECONDS,
-            most_connections=2 * self._settings.max_pages + SPARE_CONNECTIONS,
+            most_connections=2 * MAX_PAGES + SPARE_CONNECTIONS,
             unread_seconds=UNREAD_SECONDS,
         )
 

@@ -1,14 +1,49 @@
 """Settings of the role `console`."""
 
+import re
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_validator,
+)
+from pydantic_settings import NoDecode
 
-from consumers.runtime.settings import HeaderSecret
+from consumers.runtime.settings import HeaderSecret, names_in
 
 MIN_TOKEN_CHARS: Final = 16
 """Shortest token: at some thousand tries a second nobody guesses 16 random characters."""
+MAX_ORIGINS: Final = 20
+"""Most origins of recordings: all of them stand in a header of each answer."""
+_ORIGIN: Final = re.compile(
+    r"https?://(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?"
+)
+
+
+def origin_of(address: str) -> str:
+    """The origin of an address of `http` or `https`, as browsers compare it: scheme, name in small
+    letters, and a port that is not the usual one.
+
+    >>> origin_of("https://Rec.Example.com:443/a.wav?b"), origin_of("http://127.0.0.1:9000")
+    ('https://rec.example.com', 'http://127.0.0.1:9000')
+    """
+    scheme, _, rest = address.lower().partition("://")
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    return f"{scheme}://{authority.removesuffix(':443' if scheme == 'https' else ':80')}"
+
+
+def _are_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
+    if wrong := [each for each in origins if not _ORIGIN.fullmatch(each)]:
+        raise ValueError(
+            f"{wrong[0][:100]!r} is no origin: a scheme, a name and perhaps a port, without a path"
+        )
+    return tuple(map(origin_of, origins))
 
 
 class ConsoleSettings(BaseModel):
@@ -51,11 +86,16 @@ class ConsoleSettings(BaseModel):
     words: bool = Field(
         default=True, description="whether the page of a call shows what was said, redacted"
     )
-    max_pages: int = Field(
-        400,
-        gt=0,
-        le=10_000,
-        description="pages open at the same time; further ones are asked to wait",
+    recording_origins: Annotated[
+        tuple[str, ...], NoDecode, BeforeValidator(names_in), AfterValidator(_are_origins)
+    ] = Field(
+        (),
+        max_length=MAX_ORIGINS,
+        examples=["https://recordings.example.com"],
+        description=(
+            "origins from which the page of a call may play its recording, separated by commas; "
+            "without one, it shows the address as text"
+        ),
     )
     folder: Path | None = Field(
         None,

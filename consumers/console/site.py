@@ -70,6 +70,10 @@ from schemas.annotations import MAX_ANNOTATION_BYTES, Annotation
 from schemas.rows import CallRow, Labels
 from schemas.scores.running import RunningCalls, WantedCalls
 
+MAX_PAGES: Final = 400
+"""Pages and readers of the stream that are open at the same time; further ones are asked to wait.
+Each costs memory, and with more of them the newest state comes late to all.
+"""
 RETRY_SECONDS: Final = 5
 """Pause after which a refused reader should try again."""
 LOGIN_PAUSE_SECONDS: Final = 0.5
@@ -164,6 +168,16 @@ SECURITY: Final = (
     ("cross-origin-opener-policy", "same-origin"),
     ("cross-origin-resource-policy", "same-origin"),
 )
+
+
+def security_headers(recording_origins: Sequence[str]) -> list[tuple[bytes, bytes]]:
+    """The headers of every answer. A page loads nothing from elsewhere but sound, from these
+    origins alone.
+    """
+    (name, policy), *others = SECURITY
+    sound = f"; media-src {' '.join(recording_origins)}" if recording_origins else ""
+    return [(each.encode(), value.encode()) for each, value in ((name, policy + sound), *others)]
+
 
 Query = TypeVar("Query", bound=BaseModel)
 _Made = TypeVar("_Made")
@@ -397,7 +411,7 @@ class ConsoleSite:
         instruments: Instruments,
         version: str,
     ) -> None:
-        self.streams = Streams(settings.max_pages)
+        self.streams = Streams(MAX_PAGES)
         self.alerts = pages.Alerts()
         self._settings = settings
         self._fleet = fleet
@@ -469,6 +483,7 @@ class ConsoleSite:
                     Router(routes, redirect_slashes=False),
                     self._instruments,
                     self._waited_for("answers"),
+                    self._settings.recording_origins,
                 ),
             )
         ]
@@ -713,6 +728,10 @@ class ConsoleSite:
             began, edition = time.thread_time(), call.edition
             shown, remark = self._shown(call, at_ms)
             boxes = pages.call_boxes(shown, remark)
+            # looking back changes what was known, and stops no sound
+            if at_ms is None:
+                origins = self._settings.recording_origins if self._settings.words else None
+                boxes["sound"] = pages.recording_of(shown, origins)
             span = shown.row.first_known_ms, shown.row.known_ms
             return _Drawn(edition, boxes, encoded(boxes), span, time.thread_time() - began)
 
@@ -1123,7 +1142,7 @@ class ConsoleSite:
             self._instruments.inc("callgauge_console_refused_total", ("pages",))
             raise _UnansweredError(
                 HTTPStatus.SERVICE_UNAVAILABLE,
-                "As many pages are open as console.max_pages allows.",
+                f"{MAX_PAGES} pages are open, as many as this console has at a time.",
             )
 
     # The API.
@@ -1241,8 +1260,13 @@ class _Secured:
     """
 
     def __init__(
-        self, app: ASGIApp, instruments: Instruments, waited: Callable[[float], None]
+        self,
+        app: ASGIApp,
+        instruments: Instruments,
+        waited: Callable[[float], None],
+        recording_origins: Sequence[str],
     ) -> None:
+        self._headers = security_headers(recording_origins)
         self._app = app
         self._instruments = instruments
         self._pace = Pace(ANSWERED_BYTES, 2 * ANSWERED_BYTES)
@@ -1256,10 +1280,7 @@ class _Secured:
             if message["type"] == "http.response.start":
                 await self._turn(dict(message["headers"]))
                 has_begun = True
-                message["headers"] = [
-                    *message["headers"],
-                    *((name.encode(), value.encode()) for name, value in SECURITY),
-                ]
+                message["headers"] = [*message["headers"], *self._headers]
             await send(message)
 
         scope["starlette.exception_handlers"] = {}, {}  # Starlette's own would answer in plain text

@@ -39,6 +39,7 @@ from consumers.engine.sources.facts import (
     NoteFact,
     Recorded,
     RecordFollows,
+    Recording,
     SpeechFact,
     Started,
     Teller,
@@ -778,11 +779,13 @@ class Call:
         )
         self.live.set_labels(labels, started.traceparent, self.end.last_ms)
         self._judged.started(started, labels.agent, self.live, self.end.last_ms, out)
+        self._recorded_at(started.recording)
 
     def _ended(self, ended: Ended, time_ms: int, _out: list[Effect]) -> None:
         self.live.announced_end_ms = max(self.live.announced_end_ms, time_ms)
         self.ended_reason = self.ended_reason if ended.reason is None else ended.reason
         self._measures.eva.supplied.ended(ended)
+        self._recorded_at(ended.recording)
         if ended.awaits_record:
             self.end.await_record()
         elif ended.awaits_record is False:
@@ -790,6 +793,17 @@ class Call:
             self.live.recorded_words(self._recorded_words)
             self._recorded_words = []
         self._plan_close(CloseReason.ENDED)
+
+    def _recorded_at(self, recording: Recording | None) -> None:
+        """Sets where the sound of the call is kept. The address is no text: redaction would break
+        its signature.
+        """
+        if recording is not None:
+            self.rows.set_call(
+                self.end.last_ms,
+                recording_url=recording.url,
+                recording_starts_ms=recording.starts_ms,
+            )
 
     def _verdict(self, verdict: Verdict, _time_ms: int, out: list[Effect]) -> None:
         broker_ms = self.live.broker_ms

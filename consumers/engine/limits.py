@@ -62,11 +62,6 @@ class LimitSettings(BaseModel):
             "zone; 0 = no check."
         ),
     )
-    max_events_per_call: int = Field(
-        50_000,
-        gt=0,
-        description="Events of one call. An hour has about 9,000; more is a loop in the producer.",
-    )
     max_call_duration_ms: int = Field(
         4 * 3_600_000,
         gt=0,
@@ -154,6 +149,11 @@ class Limits(LimitSettings):
         "in which no other call has a "
         "turn. The record of a whole ElevenLabs call may have twice as many: that of two hours has "
         "some 45,000.",
+    )
+    max_events_per_call: int = Field(
+        50_000,
+        gt=0,
+        description="Events of one call. An hour has about 9,000; more is a loop in the producer.",
     )
     max_kept_bytes_per_call: int = Field(
         5 * 1_048_576,

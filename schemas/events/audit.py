@@ -110,6 +110,13 @@ MAX_RETRIEVAL_SECONDS: Final = 3_600
 """Longest time of a retrieval that is plausible: nobody waits for an hour."""
 MAX_RESPONSE_LATENCIES: Final = 10_000
 """Most latencies of one call. A call of an hour has some hundreds of turns."""
+MAX_URL_CHARS: Final = 2_000
+"""Longest address of a recording. A signed one has some 1,500 characters."""
+RECORDING_URL: Final = r"^https?://[A-Za-z0-9._~%:\[\]-]+(?:[/?#][!#-;=?-\[\]-~]*)?$"
+"""An address on the web in visible ASCII, without a user name or a password, and without double
+quotes, angle brackets and backslashes, which no address has unescaped.
+"""
+RecordingUrl = Annotated[str, StringConstraints(max_length=MAX_URL_CHARS, pattern=RECORDING_URL)]
 
 
 class AgentTool(WireModel):
@@ -146,6 +153,12 @@ class CallStarted(WireModel):
 
     `is_from_record` says that it was made from a record of the whole call: `agent` counts only
     where none is known.
+
+    `recording_url` is where the sound of the call is kept, an address of `http` or `https` without
+    a user name. It is written to the row of the call as it came, whatever is redacted: whoever may
+    read that row has the address, with all that it gives access to. `recording_starts_ms` is when
+    the recording begins; without it, it begins with the call. The newest address counts, with its
+    own beginning, whether it comes with the start or with the end of the call.
     """
 
     type: Literal["call_started"]
@@ -165,6 +178,8 @@ class CallStarted(WireModel):
     is_told_later: bool | None = None
     is_from_record: bool | None = None
     traceparent: Annotated[str, StringConstraints(pattern=TRACEPARENT)] | None = None
+    recording_url: RecordingUrl | None = None
+    recording_starts_ms: WireTimeMs | None = None
 
 
 class CallEnded(WireModel):
@@ -183,6 +198,8 @@ class CallEnded(WireModel):
     `awaits_record` says that a record of the whole call is made after its end and still to come:
     the call stays open for it, as long as `agent_record_grace_ms` says. False says that this event
     comes with that record, or that there will be none.
+
+    `recording_url` and `recording_starts_ms` are those of `call_started`.
     """
 
     type: Literal["call_ended"]
@@ -194,6 +211,8 @@ class CallEnded(WireModel):
     response_latencies_ms: (
         Annotated[list[FiniteFloat], Field(max_length=MAX_RESPONSE_LATENCIES)] | None
     ) = None
+    recording_url: RecordingUrl | None = None
+    recording_starts_ms: WireTimeMs | None = None
 
 
 class UserTextUpdated(WireModel):

@@ -47,10 +47,11 @@ UNREAD_FIELDS: Final = frozenset(
         *("displayName", "isBotMessage", "type", "turn_id"),
         *("sequence", "provider"),
         *("agent_output_audio_format", "user_input_audio_format", "tool_type"),
+        *("recording_url", "recording_starts_ms"),
     }
 )
 """Optional fields of events without which every rule goes on: an event is read without them if they
-have another type.
+have another type or form.
 """
 
 KNOWN_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -132,8 +133,8 @@ def misread_of(event: Any) -> Misread | None:
         names = ", ".join(extra[LEFT_OUT])
         return Misread(
             MisreadReason.FIELD_LEFT_OUT,
-            f"{names} of another type",
-            "The events are read without these fields. `callgauge schema` has their types.",
+            f"{names} of another type or form",
+            "The events are read without these fields. `callgauge schema` says what they take.",
         )
     return None
 
@@ -162,7 +163,7 @@ def without_unread(
         is_tagged: Whether the places in `error` begin with the type of event.
     """
     found = error.errors(include_url=False, include_input=False, include_context=False)
-    places = {tuple(str(part) for part in one["loc"][int(is_tagged) :]) for one in found}
+    places = {_place(one)[int(is_tagged) :] for one in found}
     if not all(place and place[-1] in UNREAD_FIELDS for place in places):
         return None
     document = from_json(value)  # it is an object: otherwise no place has a name
@@ -542,19 +543,23 @@ def _validate(adapter: TypeAdapter[Any], value: bytes) -> Any:
         raise _refusal(error) from error
 
 
+def _place(detail: ErrorDetails) -> tuple[str, ...]:
+    """Where a fault is, without the ways to write a time."""
+    return tuple(str(part) for part in detail["loc"] if part not in _UNION_BRANCHES)
+
+
 def _is_harmless(detail: ErrorDetails) -> bool:
     """Whether this fault alone refuses no event: a field that no rule reads, a kind that this
     version does not know.
     """
-    return bool(UNREAD_FIELDS & set(detail["loc"][-1:])) or detail["loc"][-2:] == ("data", "kind")
+    place = _place(detail)
+    return bool(UNREAD_FIELDS & set(place[-1:])) or place[-2:] == ("data", "kind")
 
 
 def _refusal(error: ValidationError) -> RefusedRecordError:
     found = error.errors(include_url=False)
     detail = next((one for one in found if not _is_harmless(one)), found[0])
-    where = (
-        ".".join(str(part) for part in detail["loc"] if part not in _UNION_BRANCHES) or "the record"
-    )
+    where = ".".join(_place(detail)) or "the record"
     seen = repr(detail["input"])[:MAX_SEEN_CHARS]
     kind = detail["type"]
     if kind == "json_invalid":

@@ -112,8 +112,8 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
         "callgauge_misread_records_total", "records", _EVENT_SOURCE, _MISREAD_REASON
     )(
         "Records that are taken and do nothing, or less than they could: of a type or kind that "
-        "the contract does not know, a CloudEvent in the body, or a field of another type that no "
-        "rule reads. The log and `callgauge doctor` name them."
+        "the contract does not know, a CloudEvent in the body, or a field of another type or form "
+        "that can be left out. The log and `callgauge doctor` name them."
     ),
     _EVALUATOR.counter("callgauge_stage_values_unmapped_total", "values", _EVENT_SOURCE)(
         "Latencies and token counts that were reported under a name, or as a value, that no table "

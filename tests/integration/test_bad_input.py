@@ -14,6 +14,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Producer
 
+from consumers.engine.limits import Limits
 from consumers.runtime.kafka.batches import MAX_UNPACKED_BATCH_BYTES
 from schemas.quarantine import QuarantineRecord
 from schemas.rows import CallRow, GoalsRow, Row
@@ -126,10 +127,10 @@ def refused_records() -> dict[str, tuple[str, bytes | None, bytes | None]]:
 
 UNFIT = 5
 """Of them, those that the sequencer refuses: it does not read values."""
-MOST_EVENTS = 2_000
-ENDLESS = 10 * MOST_EVENTS
+MOST_EVENTS = Limits().max_events_per_call
+ENDLESS = MOST_EVENTS + 18_000
 
-pytestmark = pytest.mark.service(partitions=1, limits__max_events_per_call=str(MOST_EVENTS))
+pytestmark = pytest.mark.service(partitions=1)
 
 
 @pytest.fixture
@@ -428,7 +429,6 @@ async def test_calls_that_loop_at_the_default_limits_do_not_keep_a_good_call_wai
     environment: dict[str, str], tmp_path: Path
 ) -> None:
     prefix = environment["CALLGAUGE_TOPIC_PREFIX"]
-    del environment["CALLGAUGE_LIMITS__MAX_EVENTS_PER_CALL"]
     loops = looping_events(now_ms())
     good = simulate_call(5, start_ms=0, kind="cascade").call
     good = renamed(shifted(good, seconds_to_now(good, now_ms(), None)), "good")

@@ -21,6 +21,7 @@ from aiokafka import AIOKafkaProducer
 from confluent_kafka import Producer
 from msgspec import structs
 
+from consumers.console.site import MAX_PAGES
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.kafka.connection import murmur2_place
 from consumers.runtime.process import wall_clock_ms
@@ -50,7 +51,6 @@ OPENS_SECONDS = 0.5
 """Of a processor, for the page of a call of half an hour."""
 LONG_TURNS = 450
 API = "api/v1"
-STREAMS = 300
 FILLERS = 20_000
 _ADDRESS = re.compile(r"console_listens.*?address=(\S+)")
 
@@ -341,13 +341,13 @@ async def test_pages_are_bounded_and_all_end_at_once(
     asked to wait.
     """
     with (
-        console(tmp_path, environment, max_pages=str(STREAMS)) as (process, address),
+        console(tmp_path, environment) as (process, address),
         ExitStack() as open_pages,
     ):
         paths = ("live/now", "live/now?text=a", f"{API}/stream")
         pages = [
             open_pages.enter_context(Follower(address, paths[number % 3]))
-            for number in range(STREAMS)
+            for number in range(MAX_PAGES)
         ]
         for page in pages:
             page.until("retry: ")

@@ -12,6 +12,7 @@ from consumers.engine.sources.facts import (
     EvaElement,
     EventRule,
     Fallback,
+    Recording,
     Started,
     Teller,
     ToolUsed,
@@ -102,6 +103,7 @@ def _started(event: CallStarted) -> tuple[Started]:
             bool(event.is_told_later),
             event.traceparent,
             bool(event.is_from_record),
+            _recording(event),
         ),
     )
 
@@ -114,8 +116,17 @@ def _ended(event: CallEnded) -> tuple[Ended]:
             event.final_state_hash,
             event.response_latencies_ms,
             event.awaits_record,
+            _recording(event),
         ),
     )
+
+
+def _recording(event: CallStarted | CallEnded) -> Recording | None:
+    """A beginning without an address says nothing."""
+    if event.recording_url is None:
+        return None
+    starts_ms = event.recording_starts_ms
+    return Recording(event.recording_url, None if starts_ms is None else int(starts_ms))
 
 
 def _text_updated(event: UserTextUpdated) -> tuple[Corrected]:

@@ -29,6 +29,18 @@ RecordedToolResult = elevenlabs.RecordedToolResult
 # dropped.
 
 
+class Recording(NamedTuple):
+    """Where the sound of the call is kept.
+
+    Attributes:
+        url: Its address.
+        starts_ms: When it begins, on the call's own clock; None where that is not told.
+    """
+
+    url: str
+    starts_ms: int | None
+
+
 class Started(NamedTuple):
     """What is known of a call and its agent. It comes at any time, also repeatedly; None leaves a
     value as it is.
@@ -52,6 +64,7 @@ class Started(NamedTuple):
     is_told_later: bool
     traceparent: str | None
     is_from_record: bool
+    recording: Recording | None = None
 
 
 class Ended(NamedTuple):
@@ -64,6 +77,7 @@ class Ended(NamedTuple):
     final_state_hash: str | None
     response_latencies_ms: Sequence[float] | None
     awaits_record: bool | None
+    recording: Recording | None = None
 
 
 class Line(NamedTuple):

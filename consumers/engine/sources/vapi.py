@@ -179,7 +179,21 @@ def _report(message: Message, time_ms: float) -> Iterator[Event]:
     )
     yield {**started, **_told_agent(message)}
     yield from of_record(told)
-    yield _ended(message, time_ms, awaits_record=False)
+    yield {**_ended(message, time_ms, awaits_record=False), **_recording(message, artifact)}
+
+
+def _recording(message: Message, artifact: Mapping[str, Any]) -> Event:
+    """Where the sound of the call is kept, both sides together, as a field of `call_ended`; nothing
+    where the assistant records nothing. Older reports have it beside the artifact.
+    """
+    recording = mapping_in(artifact.get("recording"))
+    url = (
+        artifact.get("recordingUrl")
+        or mapping_in(recording.get("mono")).get("combinedUrl")
+        or recording.get("stereoUrl")
+        or message.get("recordingUrl")
+    )
+    return {"recording_url": url} if isinstance(url, str) else {}
 
 
 def _heard(entries: list[Mapping[str, Any]], time_ms: float) -> Iterator[Event]:
@@ -317,8 +331,11 @@ _OF_THE_REPORT: Final[Needed] = {
     "artifact": {
         "messages": _ENTRY,
         "performanceMetrics": {"turnLatencies": dict.fromkeys(_LATENCIES)},
+        "recordingUrl": None,
+        "recording": {"stereoUrl": None, "mono": {"combinedUrl": None}},
     },
     "messages": _ENTRY,
+    "recordingUrl": None,
 }
 
 

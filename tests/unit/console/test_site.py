@@ -14,6 +14,8 @@ from urllib.parse import urljoin
 
 import httpx2 as httpx
 import pytest
+from markupsafe import escape
+from msgspec import structs
 from prometheus_client import CollectorRegistry, generate_latest
 from structlog.testing import capture_logs
 
@@ -528,8 +530,94 @@ async def test_what_is_asked_wrongly_is_told() -> None:
                     assert "GET" in answer.headers["allow"]
 
 
-async def test_too_many_pages_are_asked_to_wait() -> None:
-    async with serving(max_pages=1) as made, following(made, "/live/now") as events:
+RECORDED = "https://rec.example:8443/c.wav?sig=%2B1'&to=+4915112345678"
+ORIGINS = "https://other.example,https://REC.example:8443"
+
+
+def with_recording(rows: Sequence[Row | WordsRow], url: str, **more: Any) -> CallRow:
+    """The next row of a call, which says where its sound is kept."""
+    last = next(row for row in reversed(rows) if isinstance(row, CallRow))
+    return structs.replace(last, revision=last.revision + 2, recording_url=url, **more)
+
+
+async def test_the_recording_of_a_call_is_played_from_an_allowed_origin() -> None:
+    async with serving(recording_origins=ORIGINS) as made:
+        before = await made.get(f"/calls/{CALL}")
+        assert "<audio" not in before.text
+        assert 'id="sound"></div>' in before.text
+        async with following(made, f"/live/calls/{CALL}") as events:
+            assert '"recording"' not in await events.until('"parts"')
+            made.calls.add(with_recording(made.rows, RECORDED, recording_starts_ms=1_790_000))
+            live = await events.until('"parts"')
+            while "recording" not in parts_in(live):
+                live = await events.until('"parts"')
+        page = await made.get(f"/calls/{CALL}")
+        assert page.headers["content-security-policy"] == (
+            f"{dict(SECURITY)['content-security-policy']}; "
+            "media-src https://other.example https://rec.example:8443"
+        )
+        (player,) = re.findall(r"<audio [^>]*>", page.text)
+        assert 'controls preload="none"' in player
+        assert 'src="https://rec.example:8443/c.wav?sig=%2B1&#39;&amp;to=+4915112345678"' in player
+        assert 'data-starts="1790000"' in player
+        assert "<audio" in parts_in(live)["recording"]
+        assert RECORDED not in (await made.get(f"/report/{CALL}")).text, "a file is passed on"
+        now, then = [
+            (await made.get(f"/parts/calls/{CALL}{query}")).json()
+            for query in ("", "?at_ms=9999999999999")
+        ]
+        assert now["order"]["sound"] == ["recording"]
+        assert "sound" not in then["order"], "looking back stops no sound"
+        detail = (await made.get(f"{api.PREFIX}/calls/{CALL}")).json()
+        assert detail["call"]["recording_url"] == RECORDED
+
+
+@pytest.mark.parametrize(
+    ("origins", "url"),
+    [
+        ("", RECORDED),
+        (ORIGINS, "https://rec.example/c.wav"),
+        (ORIGINS, "http://rec.example:8443/c.wav"),
+        (ORIGINS, "https://rec.example:8443.evil.example/c.wav"),
+        (ORIGINS, "https://a.rec.example:8443/c.wav"),
+        # of no sender: who can write to the topic can write any row
+        (ORIGINS, "javascript:alert(1)//https://rec.example:8443/"),
+        (ORIGINS, "https://rec.example:8443@evil.example/c.wav"),
+        (ORIGINS, "\"><script src=https://rec.example:8443/></script><p a='"),
+    ],
+)
+async def test_from_another_origin_the_address_is_a_text_and_nothing_else(
+    origins: str, url: str
+) -> None:
+    async with serving(recording_origins=origins) as made:
+        made.calls.add(with_recording(made.rows, url))
+        page = await made.get(f"/calls/{CALL}")
+        assert "<audio" not in page.text
+        assert f'<pre tabindex="0">{escape(url)}</pre>' in page.text
+        assert "console.recording_origins" in page.text
+        assert not re.findall(r"<\w+ [^>]*(?:src|href)=[^>]*rec\.example", page.text)
+        assert ("media-src" in page.headers["content-security-policy"]) == (origins != "")
+
+
+async def test_a_quote_in_an_address_of_an_allowed_origin_ends_no_attribute() -> None:
+    url = 'https://rec.example:8443/"onplay="alert(1)'
+    async with serving(recording_origins=ORIGINS) as made:
+        made.calls.add(with_recording(made.rows, url))
+        text = (await made.get(f"/calls/{CALL}")).text
+        assert f'src="{escape(url)}"' in text
+        assert "onplay=&#34;alert" in text
+
+
+async def test_where_words_are_hidden_there_is_no_recording() -> None:
+    async with serving(recording_origins=ORIGINS, words=False) as made:
+        made.calls.add(with_recording(made.rows, RECORDED))
+        for path in ("calls", "parts/calls", "report"):
+            assert "rec.example" not in (await made.get(f"/{path}/{CALL}")).text
+
+
+async def test_too_many_pages_are_asked_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "MAX_PAGES", 1)
+    async with serving() as made, following(made, "/live/now") as events:
         await events.until('"parts"')
         # before the call is drawn
         for path in ("/live/now", f"{api.PREFIX}/stream", f"/live/calls/{CALL}"):

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise, takewhile
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -15,11 +15,15 @@ from hypothesis import strategies as st
 from consumers.engine import rows
 from consumers.engine.admission import Arrival
 from consumers.engine.call import CALL_ROW_EVERY_MS
+from consumers.engine.effects import NotUnderstood
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import GoalRules, Limits
+from consumers.engine.redaction.redactor import Redactor
 from schemas.closed_sets import Anchor, InputSource, Speaker, ToolOutcome, UnscoredReason
+from schemas.columns import CALL_COLUMNS, flat
 from schemas.events.codec import decode
+from schemas.redaction import RedactionRules
 from schemas.rows import (
     MAX_SOUNDS,
     MAX_TOOLS,
@@ -105,6 +109,57 @@ def test_after_a_loss_no_value_counts_as_the_first_one(*, counts: bool) -> None:
 
 
 # The row of the call.
+
+
+RECORDING: Final = "https://rec.example/a.wav"
+PERSONAL: Final = (
+    "https://rec.example/+4915112345678/jane@example.com?card=4111111111111111&X-Sig=%2B4111"
+)
+
+
+def test_the_newest_address_of_a_recording_counts_with_its_own_beginning() -> None:
+    feed = Feed()
+    started = {"type": "call_started", "recording_url": RECORDING}
+    feed.send("audit", started | {"recording_starts_ms": T0_MS + 250}, 0)
+    talk(feed, 0, 2)
+    feed.send("pipecat", {"type": "call_started", "agent": "desk"}, 30_000)
+    row = feed.call()
+    assert (row.recording_url, row.recording_starts_ms) == (RECORDING, T0_MS + 250)
+    feed.send("judge", ENDED | {"recording_starts_ms": T0_MS}, 40_000)
+    assert feed.call().recording_starts_ms == T0_MS + 250, "a beginning alone is of no recording"
+    feed.send("judge", ENDED | {"recording_url": f"{RECORDING}?b"}, 40_000)
+    feed.advance(HOUR_MS)
+    closed = feed.call()
+    assert closed.state == "closed"
+    assert (closed.recording_url, closed.recording_starts_ms) == (f"{RECORDING}?b", None)
+    found = dict(zip([each.name for each in CALL_COLUMNS], flat(CALL_COLUMNS, closed), strict=True))
+    assert (found["recording_url"], found["recording_starts_ms"]) == (f"{RECORDING}?b", None)
+
+
+def test_a_call_without_a_recording_has_no_word_of_it_on_the_wire() -> None:
+    feed = Feed()
+    feed.send("audit", {"type": "call_started", "recording_url": "javascript:alert(1)"}, 0)
+    talk(feed, 0, 2)
+    feed.send("audit", ENDED, 40_000)
+    feed.advance(HOUR_MS)
+    assert feed.call().state == "closed"
+    assert not any(b"recording" in encode(row) for row in feed.rows())
+    told = [each.misread.what for each in feed.effects if isinstance(each, NotUnderstood)]
+    assert told == ["recording_url of another type or form"]
+
+
+@pytest.mark.parametrize("redacts", [True, False])
+def test_the_address_of_a_recording_is_written_as_it_came(*, redacts: bool) -> None:
+    """A signature that is changed opens nothing. What is told as a text is redacted beside it."""
+    feed = Feed()
+    redactor = Redactor(RedactionRules(enabled=redacts))
+    feed.evaluator = PartitionEvaluator(Limits(), "test", redactor=redactor)
+    feed.send("audit", ENDED | {"reason": PERSONAL, "recording_url": PERSONAL}, 0)
+    feed.advance(HOUR_MS)
+    closed = feed.call()
+    assert closed.recording_url == PERSONAL
+    assert closed.ended_reason is not None
+    assert ("jane@example.com" in closed.ended_reason) is not redacts
 
 
 def measured_ms(feed: Feed) -> list[int]:

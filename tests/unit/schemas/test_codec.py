@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.closed_sets import InputSource, MisreadReason, RefusalReason
-from schemas.events.audit import AuditUser, CallEnded, CallStarted, TurnDetails, UserTextUpdated
+from schemas.events.audit import (
+    MAX_URL_CHARS,
+    AuditUser,
+    CallEnded,
+    CallStarted,
+    TurnDetails,
+    UserTextUpdated,
+)
 from schemas.events.codec import RefusedRecordError, UnrecognizedEvent, decode, misread_of
 from schemas.events.elevenlabs import (
     AgentEvent,
@@ -536,6 +543,8 @@ def test_what_is_not_understood(
             },
             "sequence",
         ),
+        (P, {"type": "call_started", "agent": "desk", "recording_url": 7}, "recording_url"),
+        (J, {"type": "call_ended", "recording_starts_ms": "soon"}, "recording_starts_ms"),
     ],
 )
 def test_a_field_that_no_rule_reads_refuses_nothing(
@@ -550,8 +559,53 @@ def test_a_field_that_no_rule_reads_refuses_nothing(
     assert misread is not None
     assert (misread.reason, misread.what) == (
         MisreadReason.FIELD_LEFT_OUT,
-        f"{field} of another type",
+        f"{field} of another type or form",
     )
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://rec.example/c.wav",
+        "http://127.0.0.1:9000",
+        "https://[::1]:8443/a/b?X-Sig=%2Ba1~'(b)&e=1&of=a@b#t=3",
+        "https://rec.example/" + "a" * (MAX_URL_CHARS - 20),
+    ],
+)
+@pytest.mark.parametrize("kind", ["call_started", "call_ended"])
+def test_the_address_of_a_recording_is_taken_as_it_is(kind: str, url: str) -> None:
+    given = {"type": kind, "timestamp": AT_MS, "recording_url": url, "recording_starts_ms": "17"}
+    for source in InputSource:
+        found = read(source, given)
+        assert (found.recording_url, found.recording_starts_ms) == (url, 17)
+        assert misread_of(found) is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("", "rec.example/c.wav", "//rec.example/c.wav", "/c.wav", "https://", "https:///c.wav"),
+        *("javascript:alert(1)", "data:audio/wav;base64,AA", "file:///c.wav", "ftp://rec.example/"),
+        *("https://ada:pw@rec.example/c.wav", "https://ada@rec.example/", "http://@rec.example/"),
+        'https://rec.example/"><script>alert(1)</script>',
+        *(
+            "https://rec.example\\@evil.example/",
+            "https://rec.example/a b",
+            "https://rec.example/\n",
+        ),
+        *("https://rec.example/\u202ec.wav", "https://r\u00e9c.example/", " https://rec.example/"),
+        "https://rec.example/" + "a" * (MAX_URL_CHARS - 19),
+        *(None, True, ["https://rec.example/c.wav"], {"url": "https://rec.example/c.wav"}),
+    ],
+)
+def test_what_is_no_address_of_a_recording_is_left_out_and_the_rest_counts(url: Any) -> None:
+    given = {"type": "call_ended", "timestamp": AT_MS, "reason": "goodbye", "recording_url": url}
+    for source in InputSource:
+        found = read(source, given)
+        assert (found.recording_url, found.reason) == (None, "goodbye")
+        misread = misread_of(found)
+        assert url is None or (misread is not None and "recording_url" in misread.what)
+        assert "script" not in str(misread), "what it said is not repeated"
 
 
 def test_a_field_that_a_rule_reads_is_refused_beside_one_that_none_reads() -> None:

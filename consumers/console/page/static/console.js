@@ -275,8 +275,37 @@
     towards(id);
     words.scrollIntoView({ block: "nearest" });
     wordsOf(id);
+    hearFrom(id);
     mark();
   };
+
+  // The recording: a turn that is chosen is heard next, and what is heard is marked in words and timeline.
+  const player = () => document.querySelector("#recording audio");
+  const hearFrom = (id) => {
+    const audio = player(), start = document.getElementById(id)?.dataset.start;
+    if (audio && start) audio.currentTime = Math.max(0, (Number(start) - Number(audio.dataset.starts)) / 1000);
+  };
+  const followSound = ({ target: audio }) => {
+    const atMs = Number(audio.dataset.starts) + audio.currentTime * 1000;
+    const began = [...document.querySelectorAll(".turn[data-start]")].filter((each) => Number(each.dataset.start) <= atMs);
+    const heard = began.pop(), svg = document.querySelector(".timeline svg");
+    const before = document.querySelector(".turn[aria-current]");
+    if (heard !== before) {
+      before?.removeAttribute("aria-current");
+      heard?.setAttribute("aria-current", "true");
+      if (heard) towards(heard.id);
+      if (heard && !words.matches(":hover")) wordsOf(heard.id);
+    }
+    if (!svg) return;
+    const line = svg.querySelector(".playhead") || svg.appendChild(document.createElementNS(svg.namespaceURI, "line"));
+    const share = (atMs - Number(svg.dataset.start)) / (Number(svg.dataset.end) - Number(svg.dataset.start));
+    const at = `${(100 * Math.min(1, Math.max(0, share || 0))).toFixed(3)}%`;
+    for (const [name, value] of Object.entries({ class: "playhead", x1: at, x2: at, y1: 14, y2: 136 })) line.setAttribute(name, value);
+  };
+  document.addEventListener("timeupdate", followSound, true);
+  document.addEventListener("error", (event) => {
+    if (event.target === player()) document.getElementById("heard").textContent = "The recording cannot be loaded: its address may have expired.";
+  }, true);
   document.addEventListener("click", (event) => {
     const link = event.target.closest('a[href^="#call-t"]'), spoken = event.target.closest(".transcript > .turn");
     if (link && document.getElementById(link.getAttribute("href").slice(1))) {
@@ -346,6 +375,7 @@
     else if (event.key === "[" && around) around.querySelector("[rel=prev][href]")?.click();
     else if (event.key === "]" && around) around.querySelector("[rel=next][href]")?.click();
     else if (event.key === "p" && pauseButton) pause(!isPaused);
+    else if (event.key === "l" && player()) { if (player().paused) player().play().catch(() => {}); else player().pause(); }
     else if (event.key === "/" && document.getElementById("text")) { event.preventDefault(); document.getElementById("text").focus(); }
   });
 

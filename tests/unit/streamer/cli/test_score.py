@@ -249,7 +249,7 @@ def test_limits_on_the_amount_cut_nothing_off(
 ) -> None:
     path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "yes"))
     expected = score(path)
-    for name in ("MAX_EVENTS_PER_CALL", "MAX_RECORD_BYTES"):
+    for name in ("MAX_CALL_DURATION_MS", "MAX_RECORD_BYTES"):
         monkeypatch.setenv(f"CALLGAUGE_LIMITS__{name}", "1")
     assert score(path) == expected
 

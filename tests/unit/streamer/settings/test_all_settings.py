@@ -144,6 +144,19 @@ def test_every_mistake_shows_a_value_that_works() -> None:
     loaded(given)
 
 
+def test_origins_of_recordings_are_compared_as_browsers_do() -> None:
+    name = "CALLGAUGE_CONSOLE__RECORDING_ORIGINS"
+    given = "https://Rec.example:443, http://127.0.0.1:9000,http://[::1]:80"
+    origins = ("https://rec.example", "http://127.0.0.1:9000", "http://[::1]")
+    assert loaded({name: given}).console.recording_origins == origins
+    for wrong in (
+        *("rec.example", "https://rec.example/", "https://*.example", "ftp://rec.example"),
+        *("https://ada@rec.example", "https://rec.example;script-src *", "'self'", "https://"),
+    ):
+        (told,) = mistakes({name: f"https://rec.example,{wrong}"})
+        assert "no origin: a scheme, a name and perhaps a port" in told
+
+
 @pytest.mark.parametrize(
     "bootstrap", ["host", "host:", "host:0", "host:65536", "a:1,,b:2", "a:x", ""]
 )

@@ -177,6 +177,40 @@ async def test_nothing_that_a_report_of_vapi_repeats_counts_twice(
     assert [use.index for use in turns[1].tools] == [0]
 
 
+@pytest.mark.parametrize(
+    ("in_artifact", "beside_it", "url"),
+    [
+        ({"recordingUrl": "https://v.example/a.wav"}, {}, "https://v.example/a.wav"),
+        (
+            {"recording": {"mono": {"combinedUrl": "https://v.example/m.wav"}, "stereoUrl": "s"}},
+            {},
+            "https://v.example/m.wav",
+        ),
+        (
+            {"recording": {"stereoUrl": "https://v.example/s.wav"}},
+            {},
+            "https://v.example/s.wav",
+        ),
+        ({}, {"recordingUrl": "https://v.example/old.wav"}, "https://v.example/old.wav"),
+        ({"recording": {"mono": {"customerUrl": "https://v.example/c.wav"}}}, {}, None),
+        ({"recordingUrl": "javascript:alert(1)"}, {}, None),
+        ({"recordingUrl": 7, "recording": "none"}, {"recordingUrl": ""}, None),
+    ],
+)
+@pytest.mark.parametrize("is_large", [True, False])
+async def test_the_report_of_vapi_says_where_the_recording_is(
+    receiver: Receiver, in_artifact: Json, beside_it: Json, url: str | None, *, is_large: bool
+) -> None:
+    """One that is too large is read without what no rule reads."""
+    unread: Json = {"transcript": ["w"] * 60_000} if is_large else {}
+    message = report(**beside_it, **unread)
+    message["message"]["artifact"] |= in_artifact
+    await told(receiver, [message])
+    call = call_of(scores(receiver, lambda _: NOW_MS + 30_000))
+    assert (call.recording_url, call.recording_starts_ms) == (url, None)
+    assert call.ended_reason == "customer-ended-call"
+
+
 @pytest.mark.parametrize("late_ms", [2_000, 20_000, 60_000])
 async def test_the_report_of_vapi_is_waited_for(receiver: Receiver, late_ms: int) -> None:
     await told(receiver, [*LIVE, report(6_000 + late_ms)])
