@@ -80,7 +80,7 @@ lock: $(READY) ## write both lock files from pyproject.toml (UPGRADE=1 takes new
 	@env -u UV_FIND_LINKS $(LOCK) --group dev --constraints requirements.lock --output-file requirements-dev.lock
 	@$(BIN)/python -m pytest --quiet tests/tidy/test_locks.py
 
-bench: $(READY) ## how fast it is, beside a bare baseline
+bench: $(READY) ## how fast it is, beside a bare baseline and beside others (ARGS=--table writes the tables of pages)
 	@$(BIN)/python -m tests.support.required_tools
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 

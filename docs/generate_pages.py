@@ -16,6 +16,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from docs.command_pages import command_list, command_sections, common_options
 from docs.event_tables import event_lines
+from docs.figure_tables import call_lines as sizes_of_calls
+from docs.figure_tables import evaluator_lines, performance_lines
 from docs.metric_uses import uses
 from docs.table_columns import (
     call_lines,
@@ -36,9 +38,11 @@ _ROOT: Final = Path(__file__).parents[1]
 
 
 _PARTS: Final[Mapping[str, Mapping[str, Callable[[], Iterator[str]]]]] = {
-    "events.md": {"events": event_lines},
-    "topics.md": {"topics": topic_lines},
-    "tables.md": {
+    "deploy/sizing.md": {"calls": sizes_of_calls, "evaluators": evaluator_lines},
+    "docs/events.md": {"events": event_lines},
+    "docs/performance.md": {"figures": performance_lines},
+    "docs/topics.md": {"topics": topic_lines},
+    "docs/tables.md": {
         "calls": call_lines,
         "turns": turn_lines,
         "goals": goals_lines,
@@ -113,10 +117,7 @@ def pages() -> Mapping[Path, str]:
         _ROOT / "docs" / "metrics.md": _METRICS_HEAD + metric_tables(uses()),
         _ROOT / "docs" / "asyncapi.yaml": asyncapi(),
         _ROOT / "deploy" / "callgauge.example.toml": settings_file(listed),
-        **{
-            _ROOT / "docs" / page: _with_parts(_ROOT / "docs" / page, parts)
-            for page, parts in _PARTS.items()
-        },
+        **{_ROOT / page: _with_parts(_ROOT / page, parts) for page, parts in _PARTS.items()},
     }
 
 
@@ -198,6 +199,11 @@ def _settings(listed: tuple[ListedSetting, ...]) -> Iterator[str]:
         yield f"| `{each.full_name}` | {default} | {meaning} |"
 
 
-if __name__ == "__main__":
+def write_pages() -> None:
+    """Writes each generated file."""
     for path, text in pages().items():
         path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_pages()

@@ -4,7 +4,8 @@ turn.
 A row is the whole as it is now. Of the same turn, or of the same call, a row replaces those in
 front of it, so no reader has to fold anything: the newest row is all there is to know. A measure of
 the engine is a part of the row itself. Times are ms since 1970 unless they say otherwise, and a
-field with its default is not on the wire. Rows are not changed by those who read them.
+field with its default is not on the wire. Rows are not changed by those who read them. Parts of the
+row of a turn are not tracked by the garbage collector, because none leads back to itself.
 """
 
 from collections.abc import Callable, Mapping
@@ -50,13 +51,13 @@ the alphabet.
 # A value: a number, or why there is none.
 
 
-class Unscored(Struct, frozen=True, tag_field="outcome", tag="unscored"):
+class Unscored(Struct, frozen=True, gc=False, tag_field="outcome", tag="unscored"):
     """The value is not known, for this reason."""
 
     reason: UnscoredReason
 
 
-class NotApplicable(Struct, frozen=True, tag_field="outcome", tag="not_applicable"):
+class NotApplicable(Struct, frozen=True, gc=False, tag_field="outcome", tag="not_applicable"):
     """This turn or call cannot have the value, for this reason."""
 
     reason: str
@@ -120,7 +121,7 @@ TurnOutcome = Literal["answered", "interrupted", "unanswered", "abandoned", "fai
 WaitSource = Literal["elevenlabs", "pipecat", "audit"]
 
 
-class Sound(Struct, frozen=True, array_like=True):
+class Sound(Struct, frozen=True, gc=False, array_like=True):
     """Somebody is heard, from and until a time on the call's own clock. Written as a list of one or
     two numbers.
 
@@ -133,7 +134,7 @@ class Sound(Struct, frozen=True, array_like=True):
     end_ms: int | None = None
 
 
-class StageLatency(Struct, frozen=True, omit_defaults=True):
+class StageLatency(Struct, frozen=True, gc=False, omit_defaults=True):
     """Latency of one stage of a turn.
 
     Attributes:
@@ -175,7 +176,7 @@ class Silence(Struct, frozen=True, omit_defaults=True):
     until_ms: int | None = None
 
 
-class ToolUse(Struct, frozen=True, omit_defaults=True):
+class ToolUse(Struct, frozen=True, gc=False, omit_defaults=True):
     """A use of a tool.
 
     Attributes:
@@ -193,7 +194,7 @@ class ToolUse(Struct, frozen=True, omit_defaults=True):
     called_ms: int | None = None
 
 
-class TurnTaking(Struct, frozen=True, omit_defaults=True):
+class TurnTaking(Struct, frozen=True, gc=False, omit_defaults=True):
     """How well a turn was timed, by EVA's `turn_taking`: the fields after `result` are the
     evidence, set if they counted.
 
@@ -225,7 +226,7 @@ class TurnTaking(Struct, frozen=True, omit_defaults=True):
     anchor: Anchor | None = None
 
 
-class SideTalk(Struct, frozen=True, omit_defaults=True):
+class SideTalk(Struct, frozen=True, gc=False, omit_defaults=True):
     """Speech of one side in a turn.
 
     Attributes:
@@ -238,7 +239,7 @@ class SideTalk(Struct, frozen=True, omit_defaults=True):
     words: int | None = None
 
 
-class TurnTalk(Struct, frozen=True, omit_defaults=True):
+class TurnTalk(Struct, frozen=True, gc=False, omit_defaults=True):
     """Speech time and words of both sides in a turn.
 
     Attributes:
@@ -253,7 +254,7 @@ class TurnTalk(Struct, frozen=True, omit_defaults=True):
     written_words: int | None = None
 
 
-class WordErrors(Struct, frozen=True, omit_defaults=True):
+class WordErrors(Struct, frozen=True, gc=False, omit_defaults=True):
     """EVA's `stt_wer`: word error rate of the agent's transcript against the text that a simulated
     caller meant to say.
 
@@ -277,7 +278,7 @@ class WordErrors(Struct, frozen=True, omit_defaults=True):
     normalizer: str | None = None
 
 
-class Disagreement(Struct, frozen=True, omit_defaults=True):
+class Disagreement(Struct, frozen=True, gc=False, omit_defaults=True):
     """Differences between one side's intended words and the other side's transcript of them.
 
     Attributes:

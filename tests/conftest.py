@@ -44,9 +44,13 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("same")
 
-# LiveKit and chDB are in environments of their own, so here the doctest search could not import
-# what uses them.
-collect_ignore = ["support/livekit_agents", "support/clickhouse/server.py"]
+# LiveKit, chDB and the peers of benchmarks are in environments of their own, so here the doctest
+# search could not import what uses them.
+collect_ignore = [
+    "benchmarks/peers",
+    "support/livekit_agents",
+    "support/clickhouse/server.py",
+]
 
 _KEEP_IT = (
     "Keep each failure: put the failing test case above the law as @example(...), so that every "

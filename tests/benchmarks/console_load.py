@@ -135,7 +135,10 @@ def _measure_pages(figures: Figures, variables: dict[str, str], folder: Path) ->
 def _measure_watched(figures: Figures, variables: dict[str, str], folder: Path) -> None:
     bootstrap, prefix = variables["CALLGAUGE_BOOTSTRAP"], variables["CALLGAUGE_TOPIC_PREFIX"]
     create_topics(bootstrap, prefix)
-    with started(folder / "evaluator.log", "run", "--roles", "evaluator", **variables) as evaluator:
+    with (
+        started(folder / "sequencer.log", "run", "--roles", "sequencer", **variables),
+        started(folder / "evaluator.log", "run", "--roles", "evaluator", **variables) as evaluator,
+    ):
         page_of_evaluator = evaluator.metrics(60)
         load = LoadProcess(
             bootstrap,
@@ -162,7 +165,7 @@ def _measure_watched(figures: Figures, variables: dict[str, str], folder: Path) 
 
             with console_process(folder, variables) as (process, address):
                 running = [
-                    each["conversation_id"]
+                    each["call"]["conversation_id"]
                     for each in _asked(f"{address}/api/v1/calls?limit=1000&sort=began")["calls"]
                 ]
                 names = [name for name in running[::-1] if not name.startswith("probe")][:WATCHED]

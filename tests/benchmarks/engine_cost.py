@@ -5,19 +5,14 @@ Time passes between the records as in the evaluator, so calls close as they do i
 """
 
 import gc
-import json
 import time
-import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
-from functools import _lru_cache_wrapper
-from statistics import linear_regression
 from typing import Final, NamedTuple
 
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.effects import Effect, PublishRow, PublishTranscript
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
 from schemas.rows import encode
 from tests.benchmarks.figures import Figures, say
@@ -28,7 +23,6 @@ from tests.benchmarks.traffic import (
     recorded_events,
     simulated_events,
 )
-from tests.reference.oracle import batch_context
 
 SIMULATED_CALLS: Final = 100
 RECORDED_COPIES: Final = 25
@@ -41,8 +35,6 @@ STAYS_OPEN: Final = Limits(
     max_event_time_skew_ms=10**12,
 )
 LATER_MS: Final = 3_600_000
-TURNS: Final = 10
-OPEN_CALLS: Final = 20
 
 
 class Written(NamedTuple):
@@ -159,72 +151,6 @@ def measure_engine(figures: Figures) -> None:
         figures.add(
             f"written_bytes_per_call_{name}", out, "written per call, transcript included", "bytes"
         )
-
-
-def measure_memory(figures: Figures) -> None:
-    """Python memory of an open call by number of turns, among others in one evaluator, without
-    parts that all calls share.
-    """
-    fold(interleaved([long_call(1, 0)]))
-    by_turns = [
-        _open_calls([long_call(minutes, seed) for seed in range(OPEN_CALLS)])
-        for minutes in (1, 2.2, 4)
-    ]
-    slope, fixed = linear_regression(*zip(*by_turns, strict=True))
-    say(f"memory of an open call: {fixed / 1000:.1f} kB + {slope / 1000:.1f} kB per turn")
-    what = f"an open call of {TURNS} turns"
-    figures.add("bytes_per_open_call_10_turns", fixed + TURNS * slope, what, "bytes", goal=50_000)
-
-
-def _open_calls(calls: list[list[tuple[int, InputSource, bytes]]]) -> tuple[float, float]:
-    """Average turns and bytes of one of these calls."""
-    traffic = interleaved(calls)
-    _empty_shared_caches()
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    evaluator, _ = fold(traffic, STAYS_OPEN)
-    _empty_shared_caches()
-    used = tracemalloc.get_traced_memory()[0] - before
-    tracemalloc.stop()
-    contexts = [evaluator.context(f"call-{number}") for number in range(len(calls))]
-    turns = sum(context.num_user_turns for context in contexts if context is not None)
-    return turns / len(calls), used / len(calls)
-
-
-def _empty_shared_caches() -> None:
-    """Empties the bounded caches of the process: they keep words of the newest calls, but belong to
-    no call.
-    """
-    gc.collect()
-    for each in gc.get_objects():
-        is_ours = isinstance(each, _lru_cache_wrapper) and each.__module__.startswith("consumers.")
-        if is_ours and each.cache_parameters()["maxsize"] is not None:
-            each.cache_clear()
-
-
-def measure_recomputing(figures: Figures) -> None:
-    """Applies the batch rules to all events so far at each event of a 5-minute call, as a batch
-    tool has to.
-    """
-    streams: dict[str, list[dict[str, object]]] = {"audit": [], "pipecat": [], "user_sim": []}
-    names = {
-        InputSource.AUDIT: "audit",
-        InputSource.PIPECAT: "pipecat",
-        InputSource.ELEVENLABS: "user_sim",
-    }
-    events = [(names[source], json.loads(value)) for _, source, value in long_call(5)]
-    begin = time.process_time()
-    for name, event in events:
-        streams[name].append(event)
-        batch_context({"pipeline_type": "cascade", **streams})
-    seconds = (time.process_time() - begin) / len(events)
-    say("the whole call again for each event, as a batch tool would have to")
-    figures.add(
-        "recompute_us_per_event",
-        seconds * 1e6,
-        "EVA's context alone, of a 5-minute call",
-        "us/event",
-    )
 
 
 def measure_scaling(figures: Figures) -> None:

@@ -31,6 +31,8 @@ PARTITIONS: Final = 12
 BACKLOG_CALLS: Final = 400
 CALLS_APART_MS: Final = 100
 BARE: Final = "bare_us_per_event"
+EVALUATOR: Final = "evaluator_us_per_event_backlog"
+SEQUENCER: Final = "sequencer_us_per_event_backlog"
 READY_SECONDS: Final = 60.0
 MOST_SECONDS: Final = 300.0
 LOOK_SECONDS: Final = 0.25
@@ -38,6 +40,7 @@ LOOK_SECONDS: Final = 0.25
 _FOLDED = re.compile(
     r'^callgauge_events_total\{.*source="(?:audit|pipecat|elevenlabs)".*\} (\S+)$', re.MULTILINE
 )
+_AFTER_CLOSE = re.compile(r'^callgauge_events_total\{.*outcome="after_close".*\} (\S+)$', re.M)
 _READS = re.compile(r'^callgauge_consumer_lag_messages\{.*partition="(\d+)"', re.MULTILINE)
 _UNWRITTEN = re.compile(r"^callgauge_scores_unwritten (\S+)$", re.MULTILINE)
 
@@ -75,19 +78,24 @@ def address_of(process: Process) -> str:
     return process.metrics(READY_SECONDS)
 
 
-def measure_backlog(figures: Figures, bootstrap: str, folder: Path) -> None:
-    """Measures calls that are all over, read as fast as one evaluator can, and two beside each
-    other; and the bare loop on them.
-    """
+def backlog(partitions: int = PARTITIONS) -> list[Sent]:
+    """Calls that began one after the other and were over ten minutes ago, in the order of time."""
     start_ms = time.time_ns() // 1_000_000 - BACKLOG_CALLS * CALLS_APART_MS - 600_000
-    records = sorted(
+    return sorted(
         (
-            Sent(source, f"call-{number}", value, number % PARTITIONS, at_ms)
+            Sent(source, f"call-{number}", value, number % partitions, at_ms)
             for number in range(BACKLOG_CALLS)
             for at_ms, source, value in simulated_events(number, start_ms + number * CALLS_APART_MS)
         ),
         key=lambda record: record.at_ms,
     )
+
+
+def measure_backlog(figures: Figures, bootstrap: str, folder: Path) -> None:
+    """Measures calls that are all over, read as fast as one evaluator can, and two beside each
+    other; and the bare loop on them.
+    """
+    records = backlog()
     say(
         f"on Kafka, a backlog of {BACKLOG_CALLS} simulated calls, {len(records):,} events, "
         f"{PARTITIONS} partitions"
@@ -107,12 +115,15 @@ def measure_backlog(figures: Figures, bootstrap: str, folder: Path) -> None:
     bare = json.loads(done.stdout)
     bare_us = bare["processor_seconds"] / bare["events"] * 1e6
     figures.add(BARE, bare_us, "bare loop: aiokafka and pydantic", "us/event")
-    figures.add(
-        "evaluator_us_per_event_backlog", ours_us, "evaluator, everything written", "us/event"
-    )
+    figures.add(EVALUATOR, ours_us, "evaluator, everything written", "us/event")
     figures.add(
         "evaluator_backlog_of_bare", ours_us / bare_us, "the same, times the bare loop", "x", goal=6
     )
+    what = "sequencer and evaluator"
+    if (sequencer_us := figures.value(SEQUENCER)) is None:
+        figures.not_measured("both_us_per_event_backlog", what, "measure `sequencer` too")
+    else:
+        figures.add("both_us_per_event_backlog", sequencer_us + ours_us, what, "us/event")
     figures.add(
         "backlog_seconds_per_100k",
         1e5 / events_per_second,
@@ -131,10 +142,9 @@ def _evaluated(
     when they begin to read.
     """
     create_topics(bootstrap, prefix)
+    # Before a sequencer runs: one that has told the time of today would end these calls at once.
+    put_backlog(bootstrap, prefix, records)
     with ExitStack() as running:
-        running.enter_context(
-            sequencer(folder / f"{prefix}sequencer.log", bootstrap, prefix)
-        ).term()
         processes = [
             running.enter_context(
                 started(
@@ -158,7 +168,7 @@ def _evaluated(
             )
         for process in processes:  # frozen for less than the session timeout
             process.send(signal.SIGSTOP)
-        put_backlog(bootstrap, prefix, records)
+        running.enter_context(sequencer(folder / f"{prefix}sequencer.log", bootstrap, prefix))
         wait_for(
             "the backlog in the log",
             lambda: appended(bootstrap, prefix) >= len(records),
@@ -166,16 +176,20 @@ def _evaluated(
         )
         for process in processes:
             process.send(signal.SIGCONT)
-        return until_all_is_folded(processes, len(records))
+        figures = until_all_is_folded(processes, len(records))
+        for process in processes:
+            late = sum(map(float, _AFTER_CLOSE.findall(page(address_of(process)))))
+            assert late < len(records) / 100, f"{late:,.0f} events came after their calls closed"
+        return figures
 
 
-def appended(bootstrap: str, prefix: str) -> int:
+def appended(bootstrap: str, prefix: str, partitions: int = PARTITIONS) -> int:
     """Records of the log, ticks among them."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "nobody", "log_level": 0})
     try:
         ends: Sequence[int] = [
             consumer.get_watermark_offsets(TopicPartition(prefix + EVENTS_TOPIC, number))[1]
-            for number in range(PARTITIONS)
+            for number in range(partitions)
         ]
         return sum(ends)
     finally:

@@ -3,12 +3,14 @@ compare runs.
 """
 
 import json
+import os
 import platform
 import sys
 import sysconfig
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 WIDTH: Final = 58
 
@@ -32,12 +34,28 @@ def interpreter() -> str:
     )
 
 
+def processor() -> str:
+    """The processors of this machine that this process may use, by their name."""
+    name = platform.processor() or platform.machine()
+    about = Path("/proc/cpuinfo")
+    if about.exists():
+        named = [line for line in about.read_text().splitlines() if line.startswith("model name")]
+        name = named[0].partition(":")[2].strip() if named else name
+    number = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{number} x {name}"
+
+
 class Figures:
     """Named figures, in the order in which they were measured."""
 
     def __init__(self) -> None:
         """Starts with no figure."""
-        self.by_name: dict[str, float | None] = {}
+        self.by_name: dict[str, dict[str, Any]] = {}
+
+    def value(self, name: str) -> float | None:
+        """A figure of this run; None without it."""
+        value: float | None = self.by_name.get(name, {}).get("value")
+        return value
 
     def add(
         self,
@@ -59,7 +77,10 @@ class Figures:
             goal: The most that it should be.
             at_least: The least that it should be, where larger is better.
         """
-        self.by_name[name] = round(value, 3)
+        aims = {"goal": goal, "at_least": at_least}
+        self.by_name[name] = {"value": round(value, 3), "unit": unit, "what": what} | {
+            key: aim for key, aim in aims.items() if aim is not None
+        }
         shown = f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
         aim = "" if goal is None else f"   goal {goal:,g}"
         aim += "" if at_least is None else f"   goal {at_least:,g} or more"
@@ -67,16 +88,17 @@ class Figures:
 
     def not_measured(self, name: str, what: str, why: str) -> None:
         """Reports why there is no such figure; its name stays in the file, without a value."""
-        self.by_name[name] = None
+        self.by_name[name] = {"value": None, "what": what, "why": why}
         say(f"  {what:<{WIDTH}} {'none':>10}   {why}")
 
     def write(self, file: Path) -> None:
-        """Writes the figures as one JSON object, with the versions and the machine of the
+        """Writes the figures as one JSON object, with the day, the machine and the versions of the
         measurement.
         """
         about = {
+            "day": datetime.now(UTC).date().isoformat(),
+            "processor": processor(),
             "python": interpreter(),
-            "machine": platform.machine(),
             "callgauge": version("callgauge"),
         }
-        file.write_text(json.dumps({**about, **self.by_name}, indent=2) + "\n")
+        file.write_text(json.dumps(about | {"figures": self.by_name}, indent=2) + "\n")

@@ -40,7 +40,12 @@ def measure_ingest(figures: Figures, bootstrap: str, folder: Path) -> None:
         f"{EVENTS_A_BATCH} events"
     )
     with started(
-        folder / "ingest.log", "ingest", **environment(bootstrap, PREFIX), **SETTINGS
+        folder / "ingest.log",
+        "run",
+        "--roles",
+        "ingest",
+        **environment(bootstrap, PREFIX),
+        **SETTINGS,
     ) as process:
         address = wait_for(
             lambda: f"its address in:\n{process.text}", lambda: _address_in(process), READY_SECONDS

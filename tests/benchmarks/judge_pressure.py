@@ -11,7 +11,6 @@ import hashlib
 import json
 import statistics
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,18 +19,21 @@ from typing import Final, NamedTuple
 from confluent_kafka.admin import AdminClient
 
 from schemas.topics import JUDGE_REQUESTS_TOPIC
+from tests.benchmarks.evaluator_cost import (
+    BACKLOG_CALLS,
+    appended,
+    backlog,
+    until_all_is_folded,
+)
 from tests.benchmarks.evaluator_cost import environment as variables
-from tests.benchmarks.evaluator_cost import until_all_is_folded
 from tests.benchmarks.figures import say
-from tests.benchmarks.traffic import simulated_events
 from tests.chaos.verdict.topic_reader import to_the_end
 from tests.integration.processes import ran, started, wait_for
 from tests.support.brokers import kafka_broker
 from tests.support.brokers.backlog import Sent, put_backlog
 from tests.support.fakes.scripted_openai import Asked, Does, ScriptedOpenAI, fails, scripted_openai
+from tests.support.sequencer_process import sequencer
 
-CALLS: Final = 400
-CALLS_APART_MS: Final = 100
 PARTITIONS: Final = 2
 ROUNDS: Final = ("off", "failing", "failing", "off", "off", "failing")
 """Interleaved, and each comes first as often as the other: other work of the machine hits both."""
@@ -86,17 +88,6 @@ class Measured(NamedTuple):
     questions: int
 
 
-def backlog() -> list[Sent]:
-    """Calls that began one after the other and are all over."""
-    start_ms = time.time_ns() // 1_000_000 - CALLS * CALLS_APART_MS - 600_000
-    records = [
-        Sent(source, f"call-{number}", value, number % PARTITIONS, at_ms)
-        for number in range(CALLS)
-        for at_ms, source, value in simulated_events(number, start_ms + number * CALLS_APART_MS)
-    ]
-    return sorted(records, key=lambda record: record.at_ms)
-
-
 def troubled(asked: Asked) -> Does:
     """A third of the questions meets errors, a third is put off, a third is never answered."""
     drawn = hashlib.blake2b(asked.user.encode(), digest_size=1).digest()[0]
@@ -128,6 +119,12 @@ def measured(
             started(folder / f"judge-{name}.log", "run", "--roles", "judge", **environment)
         )
         wait_for("the judge", lambda: "judge_ready" in judge.text, READY_SECONDS)
+        running.enter_context(sequencer(folder / f"sequencer-{name}.log", bootstrap, prefix))
+        wait_for(
+            "the backlog in the log",
+            lambda: appended(bootstrap, prefix, PARTITIONS) >= len(load),
+            ROUND_SECONDS,
+        )
         log = folder / f"evaluator-{name}.log"
         evaluator = running.enter_context(
             started(log, "run", "--roles", "evaluator", **environment)
@@ -145,7 +142,7 @@ def measured(
 def report(rounds: Mapping[str, Sequence[Measured]], events: int) -> None:
     """Prints both kinds of rounds side by side."""
     say(
-        f"backlog on Kafka into scores, {CALLS:,} calls with 3 judged subgoals and 3 by code, "
+        f"backlog on Kafka into scores, {BACKLOG_CALLS:,} calls with 3 judged subgoals and 3 by code, "
         f"{events:,} events"
     )
     medians: dict[str, tuple[float, float]] = {}
@@ -169,7 +166,7 @@ def report(rounds: Mapping[str, Sequence[Measured]], events: int) -> None:
 
 def main() -> None:
     """Runs all rounds and prints the report."""
-    load = backlog()
+    load = backlog(PARTITIONS)
     rounds: dict[str, list[Measured]] = {"off": [], "failing": []}
     with (
         tempfile.TemporaryDirectory() as name,

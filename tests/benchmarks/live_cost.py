@@ -231,7 +231,7 @@ def measure_live(figures: Figures, bootstrap: str, folder: Path) -> None:
     say(f"on Kafka, live, {LIVE_LINES:,} calls at a time, {live.events / seconds:,.0f} events/s")
     figures.add("evaluator_us_per_event_live", live.evaluator_us, "evaluator", "us/event")
     what = "the same, times the bare loop on a backlog"
-    if (bare_us := figures.by_name.get(BARE)) is not None:
+    if (bare_us := figures.value(BARE)) is not None:
         figures.add("evaluator_live_of_bare", live.evaluator_us / bare_us, what, "x", goal=15)
     else:
         figures.not_measured("evaluator_live_of_bare", what, "measure `backlog` in the same run")
@@ -265,7 +265,7 @@ def measure_live(figures: Figures, bootstrap: str, folder: Path) -> None:
 def measure_many_partitions(figures: Figures, bootstrap: str, folder: Path) -> None:
     """Measures the same load on more partitions, most of which are empty at any moment."""
     what = f"evaluator with {MANY_PARTITIONS} partitions, times {PARTITIONS}"
-    few_us = figures.by_name.get("evaluator_us_per_event_live")
+    few_us = figures.value("evaluator_us_per_event_live")
     if few_us is None:
         figures.not_measured("many_partitions_of_few", what, "measure `live` in the same run")
         return

@@ -24,9 +24,12 @@ from consumers.log.file import FILE_NAME, FileLog
 from schemas.closed_sets import InputSource
 from schemas.log import OutgoingRecord
 from streamer.facts import TOKEN_FILE
-from tests.benchmarks.figures import say
+from tests.benchmarks.figures import Figures, say
 from tests.integration.processes import COMMAND, Process, started, wait_for
 
+CALLS: Final = 300
+MINUTES: Final = 3.0
+"""Of `make bench`. Memory needs ten minutes until it has what it takes for longer."""
 OLD_CALL_MS: Final = 2 * 3_600_000
 """Age of the oldest call that is open at the start."""
 TICK_MS: Final = 500
@@ -158,8 +161,8 @@ async def delays_ms(client: httpx.AsyncClient, token: str, seconds: float) -> li
     return found
 
 
-async def measure(serve: Serve, minutes: float) -> None:
-    """Opens the pages and tells what it takes."""
+async def measure(figures: Figures, serve: Serve, minutes: float) -> None:
+    """Opens the pages and measures what it takes."""
     token = (serve.folder / TOKEN_FILE).read_text().strip()
     async with httpx.AsyncClient(base_url=serve.address, timeout=READY_SECONDS) as client:
         listed: Any = (await client.get("/api/v1/calls")).json()
@@ -178,47 +181,51 @@ async def measure(serve: Serve, minutes: float) -> None:
     passed = last.at - first.at
     share = (last.processor_seconds - first.processor_seconds) / passed
     percents = statistics.quantiles(found, n=100)
-    say(
-        f"{listed['calls_running']} calls, {len(paths)} pages, {passed:.0f} s: {share:.0%} of a "
-        "core, "
-        f"{first.resident_bytes / 1e6:.0f} to {last.resident_bytes / 1e6:.0f} MB, "
-        f"log {(last_bytes - first_bytes) / 1e6 / passed * 60:.1f} MB/min"
-    )
-    say(
-        f"event to page, {len(found)} events: p50 {percents[49]:.0f} ms, p99 {percents[98]:.0f} "
-        f"ms; a call opens in {opened_ms:.0f} ms"
-    )
+    say(f"serve: {listed['calls_running']} calls, {len(paths)} pages, {passed:.0f} s")
+    figures.add("serve_core_share", share, "of a core", "cores", goal=0.5)
+    first_mb, last_mb = first.resident_bytes / 1e6, last.resident_bytes / 1e6
+    figures.add("serve_first_mb", first_mb, f"memory after {WARM_SECONDS:.0f} s", "MB")
+    figures.add("serve_mb", last_mb, "memory at the end", "MB")
+    a_minute_mb = (last_bytes - first_bytes) / 1e6 / passed * 60
+    figures.add("serve_log_mb_per_minute", a_minute_mb, "its log, in a minute", "MB")
+    figures.add("serve_event_to_page_p50_ms", percents[49], "from an event to its page, p50", "ms")
+    figures.add("serve_event_to_page_p99_ms", percents[98], "the same, p99", "ms", goal=500)
+    figures.add("serve_page_ms", opened_ms, "the page of a running call opens", "ms", goal=500)
+
+
+def measure_serve(
+    figures: Figures, folder: Path, calls: int = CALLS, minutes: float = MINUTES
+) -> None:
+    """Measures a start with an old call, then calls that run, then a start after a kill."""
+    calls_folder = folder / "calls"
+    asyncio.run(write_old_call(calls_folder))
+    with serving(calls_folder, folder / "first.log") as serve:
+        command = ["simulate", "--calls", str(calls), "--folder", str(calls_folder)]
+        with (folder / "simulate.log").open("wb") as output:
+            simulating = subprocess.Popen(
+                [str(COMMAND), *command], stdout=output, stderr=subprocess.STDOUT
+            )
+        try:
+            time.sleep(WARM_SECONDS)
+            asyncio.run(measure(figures, serve, minutes))
+            serve.process.signalled(signal.SIGKILL)
+        finally:
+            simulating.kill()
+            simulating.wait()
+    what = "a start with two hours of one call to fold"
+    figures.add("serve_first_start_seconds", serve.seconds, what, "s")
+    with serving(calls_folder, folder / "second.log") as serve:
+        what = "a start after kill -9, all calls open"
+        figures.add("serve_start_seconds", serve.seconds, what, "s", goal=5)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--calls", type=int, default=300)
+    parser.add_argument("--calls", type=int, default=CALLS)
     parser.add_argument("--minutes", type=float, default=10.0)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "calls"
-        asyncio.run(write_old_call(folder))
-        with serving(folder, Path(name) / "first.log") as serve:
-            say(f"first start, two hours of one call to fold: {serve.seconds:.1f} s")
-            command = [
-                str(COMMAND),
-                "simulate",
-                "--calls",
-                str(arguments.calls),
-                "--folder",
-                str(folder),
-            ]
-            with (Path(name) / "simulate.log").open("wb") as output:
-                simulating = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-            try:
-                time.sleep(WARM_SECONDS)
-                asyncio.run(measure(serve, arguments.minutes))
-                serve.process.signalled(signal.SIGKILL)
-            finally:
-                simulating.kill()
-                simulating.wait()
-        with serving(folder, Path(name) / "second.log") as serve:
-            say(f"start after kill -9: {serve.seconds:.1f} s")
+    with tempfile.TemporaryDirectory() as folder:
+        measure_serve(Figures(), Path(folder), arguments.calls, arguments.minutes)
 
 
 if __name__ == "__main__":

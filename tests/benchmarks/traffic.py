@@ -4,6 +4,7 @@ clock starts.
 
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from schemas.closed_sets import InputSource
 from schemas.topics import TOPIC_BY_SOURCE
@@ -85,11 +86,11 @@ def long_call(minutes: float, seed: int = 7) -> list[tuple[int, InputSource, byt
     return [event for event in events if event[0] - START_MS <= minutes * 60_000]
 
 
-def recorded_events() -> list[tuple[int, InputSource, bytes]]:
-    """The recorded real call of the conformance data; empty without these data."""
-    if not RECORD.is_dir():
+def recorded_events(record: Path = RECORD) -> list[tuple[int, InputSource, bytes]]:
+    """The recorded real call of the conformance data, or of another folder; empty without it."""
+    if not record.is_dir():
         return []
-    call = next(iter(read_recordings(RECORD)))
+    call = next(iter(read_recordings(record)))
     return [
         (event.arrival_ms, InputSource(event.source), event.value) for event in in_time_order(call)
     ]

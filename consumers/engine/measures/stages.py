@@ -212,6 +212,10 @@ OF_A_REQUEST = frozenset(
     }
 )
 """Stages of one request to the model of which the first counts."""
+_NO_OTHERS: dict[StageSource, float] = {}
+"""Of every stage that one source alone has measured: an empty dict for each takes more than the
+rest of it.
+"""
 _FIRST_TOKEN = (Stage.LLM_FIRST_TOKEN, StageSource.PIPECAT)
 STAGES = tuple(Stage)
 SOURCES = tuple(StageSource)
@@ -389,9 +393,9 @@ def stages_in_row(reports: Reports, heard_ms: float | None) -> tuple[StageLatenc
     for stage in sorted(reports, key=STAGE_PLACES.__getitem__):
         source, *others = sorted(reports[stage], key=_SOURCE_PLACES.__getitem__)
         best = reports[stage][source]
-        others_ms = {other: _ms(reports[stage][other]) for other in others}
+        others_ms = {other: _ms(reports[stage][other]) for other in others} or _NO_OTHERS
         if stage is Stage.VOICE_TO_VOICE and heard_ms is not None:
-            others_ms[StageSource.SPEECH] = heard_ms
+            others_ms = others_ms | {StageSource.SPEECH: heard_ms}
         latency_ms, anchor = _ms(best), None
         if stage in FROM_USER_SILENCE:
             # A source that measures from the end of the user's speech has that from a detector; a

@@ -1,6 +1,7 @@
 """The measurements that one event reports: latencies of stages, and what the models used."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final, TypeGuard
 
 from consumers.engine.sources.facts import Measured, Used
@@ -98,7 +99,15 @@ def moment_in(value: Any, otherwise_s: float) -> float:
 
 def text_in(value: object) -> str:
     """A name; empty if it is none."""
-    return value[:MAX_NAME_CHARS] if isinstance(value, str) else ""
+    return _shared(value[:MAX_NAME_CHARS]) if isinstance(value, str) else ""
+
+
+@lru_cache(maxsize=1_024)
+def _shared(name: str) -> str:
+    """The same text, which all calls share: each has the names of its models some ten times a
+    turn.
+    """
+    return name
 
 
 def name_in(value: object) -> str:

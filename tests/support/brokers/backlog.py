@@ -3,7 +3,7 @@ which no consumer has read.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from confluent_kafka import Producer
@@ -33,8 +33,18 @@ def put_backlog(bootstrap: str, prefix: str, records: Iterable[Sent]) -> None:
 
     So the same records are the same backlog whenever they are put.
     """
-    topics = {source: prefix + TOPIC_BY_SOURCE[source] for source in CALL_SOURCES}
-    for name in topics.values():
+    _put(bootstrap, {source: prefix + TOPIC_BY_SOURCE[source] for source in CALL_SOURCES}, records)
+
+
+def put_on_topic(bootstrap: str, name: str, records: Iterable[Sent]) -> None:
+    """Writes the records of all sources to one topic, which is there, at the times that they
+    name.
+    """
+    _put(bootstrap, dict.fromkeys(CALL_SOURCES, name), records)
+
+
+def _put(bootstrap: str, topics: Mapping[InputSource, str], records: Iterable[Sent]) -> None:
+    for name in set(topics.values()):
         asyncio.run(configure_topic(bootstrap, name, message_timestamp_type="CreateTime"))
     producer = Producer(
         {

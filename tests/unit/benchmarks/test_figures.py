@@ -101,7 +101,15 @@ def test_what_was_not_measured_keeps_its_name(
     )
     figures.write(tmp_path / "figures.json")
     written = json.loads((tmp_path / "figures.json").read_text())
-    assert (written["bare_us_per_event"], written["event_to_counted_p99_ms"]) == (3.512, None)
+    assert written["figures"]["bare_us_per_event"] == {
+        "value": 3.512,
+        "unit": "us/event",
+        "what": "bare loop",
+        "goal": 4,
+    }
+    assert written["figures"]["event_to_counted_p99_ms"]["why"] == "the machine could not follow"
+    assert written["python"] == interpreter()
+    assert figures.value("event_to_counted_p99_ms") is None
     shown = capsys.readouterr().out
     assert "3.51 us/event   goal 4" in shown
     assert "1.50 x   goal 1.8 or more" in shown
