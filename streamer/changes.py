@@ -15,6 +15,7 @@ from consumers.store.changes import (
     ends,
     judgement,
     more_calls,
+    more_calls_in_words,
     shown,
 )
 
@@ -94,12 +95,12 @@ def comparison_table(found: Comparison) -> Table:
 
 
 def _compared(measure: ComparedMeasure, change: Change, title: str) -> Iterator[str]:
-    more = more_calls(measure, change)
     yield title
     yield from (shown(measure, each) for each in (change.before, change.after))
     apart = shown(measure, change.change, is_apart=True, has_sign=True)
     yield apart if change.low is None else f"{apart} {ends(measure, change)}"
-    yield f"{more:,} more calls" if more else judgement(measure, change)
+    more = more_calls_in_words(measure, change)
+    yield more.removesuffix(" of each would tell") if more else judgement(measure, change)
 
 
 def flipped_lines(subgoals: Iterable[SubgoalChange]) -> Iterator[str]:

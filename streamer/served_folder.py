@@ -9,6 +9,19 @@ from consumers.runtime.process import OperatorError
 from streamer.settings.all_settings import Settings
 
 
+def data_folder() -> Path:
+    """Where the system keeps data of this user, and `serve` its calls without `--folder`."""
+    from platformdirs import user_data_path
+
+    return user_data_path("callgauge", appauthor=False)
+
+
+def hint_of_served() -> str:
+    """Where to look where Kafka does not answer: most who have calls have them of `serve`."""
+    folder = data_folder() if is_served(data_folder()) else "PATH"
+    return f"Calls that `callgauge serve` keeps need no Kafka: add --folder {folder}."
+
+
 def is_served(folder: Path) -> bool:
     """Whether a `serve` keeps calls in a folder, or did."""
     return (folder / FILE_NAME).exists()

@@ -34,8 +34,10 @@ BAD_SHARE: Final = 0.1
 """Share of calls in trouble from which a version is bad: of many calls one or two are always in
 trouble.
 """
-FEW_CALLS: Final = 2
-"""So few calls make a version bad by one of them; of more it takes two."""
+FEW_CALLS: Final = 1
+"""So few calls make a version bad by one of them; of more it takes two, because one slow turn of one
+call says nothing of its agent.
+"""
 ENDED_LATELY_MS: Final = MINUTE_MS
 """How long a call that ended badly counts beside those that run."""
 PAUSE_MS: Final = MINUTE_MS

@@ -465,7 +465,7 @@ def _lines(
         "line-goals",
         "Goals reached",
         "no goals" if goals is None else percent(goals),
-        f"of {counted(whole.calls_judged, 'call')} that ended",
+        f"mean of {counted(whole.calls_judged, 'call')} that ended",
         "",
         lambda each: each.progress,
         percent,

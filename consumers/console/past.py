@@ -34,7 +34,7 @@ from consumers.store.changes import (
     Lot,
     ends,
     judgement,
-    more_calls,
+    more_calls_in_words,
     shown,
 )
 from schemas.scores.trouble import VERY_SLOW_MS
@@ -601,7 +601,7 @@ def _change(measure: ComparedMeasure, change: Change, hrefs: Sequence[str]) -> d
         "apart": shown(measure, change.change, is_apart=True, has_sign=True),
         "ends": ends(measure, change),
         "judged": judged,
-        "more": more_calls(measure, change),
+        "more": more_calls_in_words(measure, change),
         "from": scale.at(change.low or 0) if has_ends else "",
         "length": scale.length(change.low or 0, change.high or 0, 1) if has_ends else "",
         "at": scale.at(change.change or 0),

@@ -222,7 +222,8 @@ COMPARED: Final = (
     ComparedMeasure("conversation_progression.result", "Progression", "", 1),
     ComparedMeasure("turns", "Turns", "", 0),
     ComparedMeasure("length_ms", "Length", "ms", 0),
-    ComparedMeasure("cost_dollars", "Cost", "dollars"),
+    # a call that breaks off is a cheap one
+    ComparedMeasure("cost_dollars", "Cost", "dollars", 0),
 )
 """The measures of a page and of a table of two versions, in their order."""
 
@@ -374,6 +375,22 @@ def judgement(measure: ComparedMeasure, change: Change) -> Judgement:
         return "better" if is_higher == (measure.better > 0) else "worse"
     worst = -change.high if measure.better < 0 else change.low
     return "no worse" if measure.better and limit and -worst <= limit else "unclear"
+
+
+MOST_MORE_CALLS: Final = 10_000
+"""Above this number nobody waits for more calls."""
+
+
+def more_calls_in_words(measure: ComparedMeasure, change: Change) -> str:
+    """How many more calls would tell, in words; empty if there are enough."""
+    more = more_calls(measure, change)
+    if not more:
+        return ""
+    if more > MOST_MORE_CALLS:
+        return f"more than {MOST_MORE_CALLS:,} more calls of each would tell"
+    return (
+        "1 more call of each would tell" if more == 1 else f"{more:,} more calls of each would tell"
+    )
 
 
 def more_calls(measure: ComparedMeasure, change: Change) -> int:

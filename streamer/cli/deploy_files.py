@@ -31,4 +31,4 @@ def deploy_files(
     from streamer.deploy_files import write_deploy_files
 
     written = write_deploy_files(folder, replaces=replace)
-    say(f"{written} files written to {folder}; the others were there already.")
+    say(f"{written} files written to {folder}. Files with this content already stay as they are.")

@@ -25,6 +25,10 @@ def main() -> None:
         from streamer.terminal import say
 
         say(error)
+        if error.is_away and sys.argv[1:2] not in (["run"], ["topics"]):  # which are for Kafka
+            from streamer.served_folder import hint_of_served
+
+            say(hint_of_served())
         sys.exit(error.exit_code)
 
 

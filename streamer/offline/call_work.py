@@ -124,11 +124,16 @@ def places_of(found: Iterable[Found]) -> Iterator[Place | BrokenOff]:
         if isinstance(path, BrokenOff):
             yield path
             continue
+        is_any_read = False
         try:
-            yield from path.places(files)
+            for place in path.places(files):
+                is_any_read = True
+                yield place
         except RecordingError as error:
             error.consequence = (
                 f"The calls before it were read; the rest of {path.path} is left out."
+                if is_any_read
+                else f"No call of {path.path} is read."
             )
             yield BrokenOff(str(error))
     yield from files.of_spans()
@@ -309,10 +314,8 @@ class Reading:
         """Ends the command with 1 if something could not be read."""
         if self.unread:
             counted = "1 place" if self.unread == 1 else f"{self.unread} places"
-            say(
-                f"{counted} could not be read, see above; the {self.calls} other calls were "
-                f"{what_was_done}."
-            )
+            others = f"the {self.calls} other calls were" if self.calls else "no call was"
+            say(f"{counted} could not be read, see above; {others} {what_was_done}.")
             raise typer.Exit(1)
 
 

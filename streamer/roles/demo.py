@@ -318,8 +318,9 @@ class Demo:
         try:
             await machine.ready.wait()
             self._page_url = f"{machine.address}/"
-            self._say("A call of your own, from another terminal:")
+            self._say("From another terminal, a call of your own, and the calls there:")
             self._say(f"  {sends_a_call(machine, folder)}", is_command=True)
+            self._say(f"  {COMMAND_NAME} top --folder {folder}", is_command=True)
             self._say(f"See the calls: {self._page_url}   Metrics: {machine.address}/metrics")
             self._open_page()
             self._watched.caught_up.set()

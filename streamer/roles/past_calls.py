@@ -120,8 +120,11 @@ class StoredCalls:
         now_ms = wall_clock_ms()
         until_ms = moment_of(asked.until, now_ms) if asked.until else now_ms + 1
         where = [Condition.parse(asked.where)] if asked.where else []
+        since_ms = moment_of(asked.since or USUAL_HOURS, now_ms)
+        if asked.day and not asked.since:  # all of the day, and not what is left of it
+            since_ms = min(since_ms, _day_ms(asked.day))
         every = CallSearch(
-            moment_of(asked.since or USUAL_HOURS, now_ms),
+            since_ms,
             until_ms,
             where,
             asked.text[:MAX_TEXT_CHARS].split(),

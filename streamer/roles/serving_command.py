@@ -11,6 +11,7 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.logs import configure_logging, is_json
 from streamer.facts import TOKEN_FILE
 from streamer.roles.serving import OneMachine
+from streamer.served_folder import data_folder
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
 from streamer.terminal import say
@@ -71,13 +72,6 @@ def sends_a_call(machine: OneMachine, folder: Path) -> str:
 
 def _event(at_seconds: str, kind: str, rest: str) -> str:
     return f'{{"conversation_id":"first-$t","type":"{kind}","timestamp":{at_seconds}000,{rest}}}'
-
-
-def data_folder() -> Path:
-    """Where the system keeps data of this user."""
-    from platformdirs import user_data_path
-
-    return user_data_path("callgauge", appauthor=False)
 
 
 async def _serve(settings: Settings, folder: Path, host: str, port: int) -> None:

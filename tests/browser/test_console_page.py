@@ -173,6 +173,23 @@ def test_a_call_is_labelled_by_keyboard(seen: Opened, console: Console) -> None:
     assert seen.complaints == []
 
 
+def test_the_forms_of_past_calls_and_of_versions_are_sent(seen: Opened, console: Console) -> None:
+    """Enter in a field asks the question: it does not change the address alone."""
+    page = seen.page
+    page.goto(f"{console.address}past")
+    expect(page.locator('tbody [name="id"]').first).to_be_visible()
+    page.get_by_role("searchbox").fill("unheard-of")
+    page.keyboard.press("Enter")
+    expect(page.locator('tbody [name="id"]')).to_have_count(0)
+    assert "text=unheard-of" in page.url
+    page.goto(f"{console.address}versions")
+    page.locator("details.lots").evaluate("each => { each.open = true; }")
+    page.locator("#filter input").first.fill("unheard-of")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("unheard-of").first).to_be_visible()
+    assert seen.complaints == []
+
+
 def test_what_a_call_says_stays_text(seen: Opened, console: Console) -> None:
     page = seen.page
     asked: list[str] = []

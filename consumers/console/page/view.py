@@ -233,6 +233,7 @@ def standouts(call: ReportedCall) -> list[Standout]:
         ),
         "Tools without success": (_tools(call), "{text} in turn {turn}{more}"),
         "No goal reached after": (_stalls(call), "no further goal after turn {turn}"),
+        "Goals missed": (_missed(call), "{text}"),
         "Waits not known": ([Moment(turn, in_words(reason)) for turn, reason in unknown], ""),
     }
     found = []
@@ -360,11 +361,25 @@ def _stalls(call: ReportedCall) -> Iterator[Moment]:
         yield Moment(stall.since_turn, text, is_fault=later is None)
 
 
+def _missed(call: ReportedCall) -> Iterator[Moment]:
+    """The goals that a call which is over has not reached."""
+    found = call.progress
+    if not call.is_over or found is None or rows.number(found.result) is None:
+        return
+    missed = [each.id for each, state, _, _ in subgoals_of(call) if state == "Not reached"]
+    if missed:
+        more = f" and {len(missed) - 1} more" if len(missed) > 1 else ""
+        reached = f"{found.reached} of {counted(found.subgoals, 'goal')} reached"
+        yield Moment(None, f"{reached}, missed {call.shown(missed[0])}{more}")
+
+
 def nothing_stands_out(call: ReportedCall) -> str:
-    """The sentence for a call without standouts; it names the kinds that could be measured."""
+    """The sentence for a call without faults; it names the kinds that could be measured. A caller
+    who interrupts is no fault, and is named below.
+    """
     known = {
         f"wait over {seconds(SLOW_MS)}": bool(call.waits_ms),
-        "interruption": True,
+        "interruption by the agent": True,
         "dead air": call.dead_airs is not None,
         "tool that failed": True,
     }

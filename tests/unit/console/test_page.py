@@ -205,7 +205,7 @@ def test_a_call_without_faults_says_so() -> None:
     ]
     text = words(whole(reported(replace(calm, audit=tuple(without_tools)))))
     assert (
-        "Nothing: no wait over 1.50 s, no interruption, no dead air, no tool that failed. Agent"
+        "Nothing: no wait over 1.50 s, no interruption by the agent, no dead air, no tool that failed. Agent"
         in text
     )
     assert "What stands out" in text, "it is hidden"
@@ -258,7 +258,7 @@ def test_dead_air_that_nobody_could_hear_is_not_known() -> None:
     text = words(section(call, has_index=False))
     assert "Dead air not known Interruptions" in text
     assert (
-        "Nothing: no interruption, no tool that failed. Not known: wait over 1.50 s, dead air."
+        "Nothing: no interruption by the agent, no tool that failed. Not known: wait over 1.50 s, dead air."
         in text
     )
     assert re.findall('data-head="Dead air">([^<]*)<', index([call])) == ["not known"]

@@ -210,8 +210,8 @@
     });
   }
 
-  // Filters: the address keeps them, and the stream follows.
-  const filter = document.getElementById("filter");
+  // Filters: the address keeps them, and the stream follows. A form of a page without a stream is sent.
+  const filter = body.dataset.stream ? document.getElementById("filter") : null;
   let waiting = 0;
   const follow = () => {
     const fields = new URLSearchParams();

@@ -139,7 +139,7 @@ def test_lines_behind_a_broken_one_are_read_and_those_behind_a_torn_end_are_not(
     (tmp_path / "torn.jsonl.gz").write_bytes(b"no gzip")
     ended = callgauge("context", tmp_path / "torn.jsonl.gz", calls)
     assert (ended.code, ids_in(ended.out)) == (1, ["a", "b", "c"])
-    assert f"the rest of {tmp_path / 'torn.jsonl.gz'} is left out" in ended.err
+    assert f"No call of {tmp_path / 'torn.jsonl.gz'} is read." in ended.err
 
 
 @pytest.mark.parametrize(

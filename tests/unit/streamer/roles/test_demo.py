@@ -59,9 +59,10 @@ def test_without_a_terminal_it_prints_tables_and_ends_by_itself() -> None:
     assert "has a bad version" in lines[0]
     assert "temporary folder" in lines[1]
     assert re.match(r"  t=\$\(date \+%s\); curl http://127\.0\.0\.1:\d+/events", lines[3])
+    assert re.fullmatch(r"  callgauge top --folder \S+", lines[4])
     assert re.fullmatch(
         r"See the calls: http://127\.0\.0\.1:\d+/   Metrics: http://127\.0\.0\.1:\d+/metrics",
-        lines[4],
+        lines[5],
     )
     assert "browser" not in ended.stdout, "nobody wants one"
     (told,) = [line for line in lines if "All agents are well. " in line]
