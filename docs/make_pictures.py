@@ -1,5 +1,5 @@
-"""Makes the pictures of README: the pages of the demo, some seconds of its table, moving, and the
-report of the sample call. Run it when they change.
+"""Makes the pictures of README and docs/console.md: two pages of the demo, and some seconds of its
+table, moving. Run it when they change.
 
     python docs/make_pictures.py
 
@@ -35,7 +35,6 @@ from streamer.roles.demo import Demo  # noqa: E402
 from streamer.settings.all_settings import Settings  # noqa: E402
 from streamer.terminal import Screen  # noqa: E402
 from tests.browser.conftest import chromium  # noqa: E402
-from tests.integration.processes import ran_here  # noqa: E402
 
 PICTURES: Final = ROOT / "docs" / "pictures"
 MAX_PICTURE_BYTES: Final = {".png": 150_000, ".gif": 400_000}
@@ -49,10 +48,7 @@ SHOWN_SECONDS: Final = 14
 COLOURS: Final = 32
 """Of the moving picture: text on one background needs few."""
 COLUMNS, LINES = 120, 30
-REPORT_WIDTH, REPORT_HEIGHT = 1_200, 1_020
 CONSOLE_WIDTH, CONSOLE_HEIGHT = 1_200, 760
-PAST_HEIGHT = 520
-COMPARISON_HEIGHT = 1_130
 START_SECONDS: Final = 30
 _FRAME: Final = re.compile(r"\r?(?:\x1b\[\?25[lh])?\r?(?:\x1b\[2K)(?:\x1b\[1A\x1b\[2K)+")
 """The codes with which the live table goes back to its first line."""
@@ -64,11 +60,7 @@ def main() -> None:
     frames = demo_frames()
     with TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = chromium(playwright)
-        page = Path(folder, "report.html")
         photograph_console(browser)
-        if ran_here("report", "sample", "-o", str(page)).code:
-            raise SystemExit("The report of the sample call could not be written.")
-        photograph(browser, page, PICTURES / "report.png", REPORT_WIDTH, REPORT_HEIGHT)
         stills = []
         for number, frame in enumerate(frames):
             drawing, still = Path(folder, "demo.html"), Path(folder, f"demo-{number}.png")
@@ -101,11 +93,9 @@ def demo_frames() -> list[str]:
 
 
 def photograph_console(browser: Browser) -> None:
-    """Writes a picture of each view of the console while the demo runs: the call in trouble, past
-    calls, and two of them compared.
-    """
+    """Writes pictures of the console while the demo runs: the running calls, and the first of them."""
     address = "http://127.0.0.1:38070"
-    variables = {**os.environ, "CALLGAUGE_CONSOLE__PORT": "38070", "CALLGAUGE_HTTP_PORT": "0"}
+    variables = {**os.environ, "CALLGAUGE_HTTP_PORT": "38070"}
     command = [sys.executable, str(ROOT / "callgauge.py"), "demo", "--no-browser"]
     with subprocess.Popen(command, env=variables, stdout=subprocess.DEVNULL) as demo:  # noqa: S603 - our own command
         try:
@@ -120,19 +110,8 @@ def photograph_console(browser: Browser) -> None:
             time.sleep(DEMO_SECONDS)
             page.screenshot(path=PICTURES / "console.png")
             page.locator("#calls a").first.click()
-            page.locator("article .figures").wait_for()
+            page.locator(".timeline svg").first.wait_for()
             page.screenshot(path=PICTURES / "call.png")
-            page.goto(f"{address}/past")
-            page.set_viewport_size({"width": CONSOLE_WIDTH, "height": PAST_HEIGHT})
-            marks = page.locator("input[name=id]")
-            marks.first.check()
-            marks.last.check()
-            page.evaluate("scrollTo(0, 0)")
-            page.screenshot(path=PICTURES / "past.png")
-            page.get_by_role("button", name="Compare").click()
-            page.locator("tbody th").first.wait_for()
-            page.set_viewport_size({"width": CONSOLE_WIDTH, "height": COMPARISON_HEIGHT})
-            page.screenshot(path=PICTURES / "comparison.png")
         finally:
             demo.terminate()
 
