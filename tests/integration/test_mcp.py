@@ -152,7 +152,7 @@ async def test_an_assistant_asks_about_the_calls_of_a_folder(
         )
         assert '{"group": {"labels.agent": "desk"}, "calls_before": 0, "calls_after": 3}' in periods
         wrong = await it.ask("what_is_wrong_now")
-        assert ("nobody serves this folder" in wrong) == (not is_running)
+        assert ("no process serves this folder" in wrong) == (not is_running)
         assert "console.alertmanager" in await it.ask("find_alerts")
 
         assert "No call with the id 'call-nobody'" in await it.ask(

@@ -418,7 +418,7 @@ def test_doctor_of_a_process_that_does_not_answer_or_of_no_folder(
     assert "does not answer" in findings(served, code=1)["serve"][1]
     served.process.send(signal.SIGCONT)
     stop(served)
-    assert "nobody serves this folder" in findings(served)["serve"][1]
+    assert "no process serves this folder" in findings(served)["serve"][1]
     none = ended("doctor", "--folder", str(tmp_path / "none"))
     assert none.code == 1
     assert "no `callgauge serve` has kept calls here" in said(none)
@@ -485,5 +485,5 @@ def test_what_is_for_kafka_says_so_and_names_serve() -> None:
     away = ended("run", "--bootstrap", "127.0.0.1:1")
     assert away.code == 1
     assert "On one machine, `callgauge serve` does all this without Kafka." in said(away)
-    assert "The roles are for Kafka" in said(ended("run", "--help"))
+    assert "`callgauge serve` does the same without Kafka" in said(ended("run", "--help"))
     assert "Topics are for Kafka: `callgauge serve` has none" in said(ended("topics", "--help"))
