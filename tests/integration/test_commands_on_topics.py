@@ -183,7 +183,9 @@ async def test_a_call_is_followed_to_its_end_and_its_page_is_that_of_its_recordi
     ).code == 0
     assert (await asyncio.to_thread(ended, "report", "sample", "-o", str(recorded))).code == 0
     pages = [
-        re.sub(r'data-at="\d+"', "data-at", path.read_text()).replace("><", ">\n<").splitlines()
+        re.sub(r'data-(at|start|end)="\d+"', r"data-\1", path.read_text())
+        .replace("><", ">\n<")
+        .splitlines()
         for path in (live, recorded)
     ]
     others = [(mine, theirs) for mine, theirs in zip(*pages, strict=True) if mine != theirs]
