@@ -211,7 +211,7 @@ class ClickHouseHistory:
 
     def annotations_of(self, conversation_ids: Collection[str]) -> Mapping[str, list[Annotation]]:
         """Returns what people said of these calls, by conversation; calls without any are
-        anything are left out.
+        left out.
         """
         sql = (
             "SELECT conversation_id, by, label, at_ms, note, agent, tenant FROM annotation FINAL "  # noqa: S608

@@ -796,7 +796,7 @@ class SqliteHistory:
 
     def annotations_of(self, conversation_ids: Collection[str]) -> dict[str, list[Annotation]]:
         """Returns what people said of these calls, by conversation; calls without any are
-        anything are left out.
+        left out.
         """
         people = self._annotations()
         return {each: said for each in conversation_ids if (said := people.of(each))}

@@ -293,9 +293,7 @@ OPEN: Final = CheckResult(CheckState.OPEN)
 
 
 class Undecided(NamedTuple):
-    """The first turn that may have decided a subgoal for which this is unknown, and
-    the reason.
-    """
+    """The first turn of which it is unknown whether it decided a subgoal, and the reason."""
 
     since: int
     reason: UnscoredReason
