@@ -11,7 +11,7 @@ import typer
 from streamer.cli.app import GROUPS, loaded
 
 OFTEN: Final = 4
-"""What so many commands take, in the same words, is described once for all of them."""
+"""An option of so many commands, with the same words, is described once for all of them."""
 _EXAMPLES: Final = ("Examples:\n", "Example:\n")
 
 
@@ -129,7 +129,7 @@ def _read(command: Any, name: str) -> Command:
 
 
 def _word(argument: Any) -> str:
-    """What stands for an argument: `FILE`."""
+    """The placeholder of an argument, such as `FILE`."""
     return str(argument.metavar or argument.name.upper()).removesuffix("...").strip("[]")
 
 

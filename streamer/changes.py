@@ -99,8 +99,7 @@ def _compared(measure: ComparedMeasure, change: Change, title: str) -> Iterator[
     yield from (shown(measure, each) for each in (change.before, change.after))
     apart = shown(measure, change.change, is_apart=True, has_sign=True)
     yield apart if change.low is None else f"{apart} {ends(measure, change)}"
-    more = more_calls_in_words(measure, change)
-    yield more.removesuffix(" of each would tell") if more else judgement(measure, change)
+    yield more_calls_in_words(measure, change) or judgement(measure, change)
 
 
 def flipped_lines(subgoals: Iterable[SubgoalChange]) -> Iterator[str]:

@@ -23,7 +23,7 @@ class Fleet:
         agents: The agents behind them, and their figures minute by minute.
         known: Up to when what happened is known.
         unreadable: Values that are no rows: of another program or of a newer version.
-        note: What whoever runs this says of the calls, as a sentence; empty for nothing.
+        note: A sentence about the calls by the program that shows them; empty for none.
     """
 
     def __init__(self) -> None:

@@ -366,11 +366,11 @@ CALL_MEASURES: Final = tuple(
     for each in COMPARED
     if each.name in {*MEASURES, "length_ms"}
 )
-"""What two calls are compared by."""
+"""Measures by which two calls are compared."""
 
 
 class Usual(NamedTuple):
-    """What calls of an agent are like.
+    """Medians of an agent's calls.
 
     Attributes:
         agent: The agent.

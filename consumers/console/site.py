@@ -210,7 +210,7 @@ class CallHistory(Protocol):
         """
 
     def usual(self, call: CallRow) -> Usual:
-        """What calls of its agent were like on the day before the end of a call."""
+        """Medians of the calls of its agent on the day before the end of a call."""
 
     def call(self, conversation_id: str, at_ms: int | None = None) -> StoredCall | None:
         """A call as it was known at a moment, None is now; None for one that is not known."""

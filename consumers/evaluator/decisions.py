@@ -45,9 +45,8 @@ broker's limit.
 MOMENTS: Final = frozenset(
     {"started", "wait", "user_turn", "dead_air", "tool", "errors", "goals", "subgoal", "stall"}
 )
-"""What happens in a call just now, by the first part of its name in `news`: it is written
-immediately.
-All else that a row says, and a transcript, may wait for half a second.
+"""First parts of names in `news` that are written immediately, because they happen just now. All
+else that a row says, and a transcript, may wait for half a second.
 """
 
 

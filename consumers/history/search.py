@@ -326,6 +326,6 @@ class HistoryStore(Protocol):
         """The labels of calls, each with its call, the newest first; at most `MAX_ROWS`."""
 
     def annotations_of(self, conversation_ids: Collection[str]) -> Mapping[str, list[Annotation]]:
-        """What people said of these calls, by conversation; calls without any are left
-        out.
+        """What people said of these calls, by conversation, without calls that
+        have none.
         """

@@ -378,19 +378,17 @@ def judgement(measure: ComparedMeasure, change: Change) -> Judgement:
 
 
 MOST_MORE_CALLS: Final = 10_000
-"""Above this number nobody waits for more calls."""
+"""Above this the exact number helps no one."""
 
 
 def more_calls_in_words(measure: ComparedMeasure, change: Change) -> str:
-    """How many more calls would tell, in words; empty if there are enough."""
+    """How many more calls of each lot would tell, in words; empty if there are enough."""
     more = more_calls(measure, change)
     if not more:
         return ""
     if more > MOST_MORE_CALLS:
-        return f"more than {MOST_MORE_CALLS:,} more calls of each would tell"
-    return (
-        "1 more call of each would tell" if more == 1 else f"{more:,} more calls of each would tell"
-    )
+        return f"more than {MOST_MORE_CALLS:,} more calls"
+    return "1 more call" if more == 1 else f"{more:,} more calls"
 
 
 def more_calls(measure: ComparedMeasure, change: Change) -> int:

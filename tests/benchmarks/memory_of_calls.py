@@ -7,19 +7,10 @@ before it, nor another evaluator. What objects take beside their own size is in 
 import gc
 import sys
 import tracemalloc
+import types
 from collections.abc import Iterable
 from functools import _lru_cache_wrapper
 from statistics import linear_regression
-from types import (
-    BuiltinFunctionType,
-    CodeType,
-    FunctionType,
-    GetSetDescriptorType,
-    MemberDescriptorType,
-    MethodDescriptorType,
-    ModuleType,
-    WrapperDescriptorType,
-)
 from typing import Final
 
 from msgspec import Struct, structs
@@ -46,14 +37,14 @@ PARTS: Final = {
 }
 """Attributes of an open call, in the order in which they take what several of them reach."""
 _OF_THE_PROCESS: Final = (
-    BuiltinFunctionType,
-    CodeType,
-    FunctionType,
-    GetSetDescriptorType,
-    MemberDescriptorType,
-    MethodDescriptorType,
-    ModuleType,
-    WrapperDescriptorType,
+    types.BuiltinFunctionType,
+    types.CodeType,
+    types.FunctionType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.MethodDescriptorType,
+    types.ModuleType,
+    types.WrapperDescriptorType,
     type,
 )
 

@@ -525,7 +525,7 @@ _HALF_LABEL_PIXELS: Final = 14
 _TICK_PIXELS: Final = 90
 _DIGIT_PIXELS: Final = 8
 LETTERS: Final = "AB"
-"""What two calls side by side are called; the first is the base."""
+"""Names of two calls side by side; the first is the base."""
 _LANE_Y: Final = {Speaker.USER: 22, Speaker.ASSISTANT: 66}
 _LEAST_SHARE: Final = 2.0
 """Pixels that the shortest sound is wide."""
@@ -779,8 +779,8 @@ def transcript(call: ReportedCall) -> Markup:
 
 
 def words_by_turn(call: ReportedCall, whose: str = "") -> dict[int, Markup]:
-    """What was said in each turn, `MOST_TURNS` at most; of one of two calls side by side with its
-    letter, and without stages and scores.
+    """The words of each turn, `MOST_TURNS` at most. A call beside another one has its letter, and
+    neither stages nor scores.
     """
     starts_ms = {stretch.turn: stretch.start_ms for stretch in reversed(call.stretches)}
     turns = sorted({*call.words, *(row.turn for row in call.turns)})

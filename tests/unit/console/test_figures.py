@@ -166,6 +166,17 @@ def test_progress_is_judged_when_it_is_complete_or_the_call_is_over() -> None:
     assert tile("Goals", with_progress(2), goals=goals).judged == (GOOD, "every goal reached")
 
 
+def test_the_verdict_of_a_call_that_is_over_names_the_goals_it_missed() -> None:
+    goals = GoalsRow(
+        conversation_id="c", revision=1, digest="d", goal_set=goal_set().model_dump(mode="json")
+    )
+    missed = goal_set().subgoals[1].id
+    over = reported_rows(with_progress(1, state="closed"), turn_row(3), goals=goals)
+    assert verdict(over).startswith(f"1 of 2 goals reached, missed {missed}.")
+    for call in (with_progress(1), with_progress(2, state="closed")):
+        assert "missed" not in verdict(reported_rows(call, turn_row(3), goals=goals))
+
+
 def evaluated(name: str, value: float | NotApplicable) -> CallRow:
     return call_row(eva={name: Eva(value)})
 

@@ -28,6 +28,7 @@ from consumers.store.changes import (
     ends,
     judgement,
     more_calls,
+    more_calls_in_words,
 )
 from schemas.closed_sets import CloseReason
 from schemas.rows import CallRow, Goals, GoalsRow, Labels, Progress, Row, SubgoalResult, Waiting
@@ -239,6 +240,22 @@ def test_four_times_the_calls_halve_the_interval() -> None:
     seen = Change("success", 0.5, 0.5, 40, 50, -0.1, 0.1)  # twice what matters
     assert more_calls(SUCCESS, seen) == 120
     assert more_calls(SUCCESS, seen._replace(low=-0.04, high=0.04)) == 0
+
+
+@pytest.mark.parametrize(
+    ("apart", "said"),
+    [
+        (0.04, ""),
+        (0.0503, "1 more call"),
+        (0.1, "120 more calls"),
+        (5.0, "more than 10,000 more calls"),
+    ],
+)
+def test_how_many_more_calls_would_tell_is_said_as_far_as_anyone_waits(
+    apart: float, said: str
+) -> None:
+    seen = Change("success", 0.5, 0.5, 40, 50, -apart, apart)
+    assert more_calls_in_words(SUCCESS, seen) == said
 
 
 def test_without_two_versions_it_says_so(

@@ -1,5 +1,6 @@
 """Past calls as the pages of the console ask for them."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,14 @@ def past(tmp_path: Path) -> StoredCalls:
     writer.write(Batch([], [], {}, FromPeople(annotations=said)))
     writer.close()
     return StoredCalls(HistorySettings(folder=tmp_path))
+
+
+def test_a_chosen_day_is_whole_however_long_ago_it_was(past: StoredCalls) -> None:
+    day = datetime.fromtimestamp(NOON_MS / 1_000, UTC).date().isoformat()
+    assert past.find(PastQuery()).total == 0, "of the last 24 hours"
+    found = past.find(PastQuery(day=day))
+    assert found.total == past.find(PastQuery(day=day, since=SINCE)).total > 0
+    assert past.find(PastQuery(day=day, since="1h")).total == 0, "who says since means it"
 
 
 def names(past: StoredCalls, **asked: object) -> list[str]:
