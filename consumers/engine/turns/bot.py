@@ -394,11 +394,14 @@ class BotTurnMachine:
 
     def freeze(self) -> object:
         """The state; turns are immutable, so a shallow copy is enough."""
-        return _read_fields(self), dict(self.turns), dict(self.words)
+        # a dict takes twice the bytes
+        turns, words = map(chain.from_iterable, (self.turns.items(), self.words.items()))
+        return _read_fields(self), tuple(turns), tuple(words)
 
     def thaw(self, frozen: Any) -> None:
         """Returns to a frozen state; every turn that differs is touched."""
-        fields, turns, words = frozen
+        fields, *flat = frozen
+        turns, words = (dict(zip(each[::2], each[1::2], strict=True)) for each in flat)
         for name, value in zip(_FIELDS, fields, strict=True):
             setattr(self, name, value)
         self.touched.update(
@@ -407,8 +410,8 @@ class BotTurnMachine:
         self.reworded.update(
             number for number, said in self.words.items() if words.get(number) is not said
         )
-        self.turns = dict(turns)
-        self.words = dict(words)
+        self.turns = turns
+        self.words = words
         self.have_words_changed = True
 
     def _change(self, number: int, **changes: Any) -> None:
