@@ -149,7 +149,7 @@ def _measure_eva(figures: Figures) -> None:
         figures.not_measured("eva_context_ms", what, NO_EVA)
     else:
         python = partial(python_with, *BESIDE_EVA)
-        arguments = (str(eva), str(record), str(ROUNDS))
+        arguments = (str(eva), "times", str(record), str(ROUNDS))
         run = _run(figures, "eva_context_ms", what, python, "eva_processor", *arguments)
         if run is not None:
             figures.add("eva_context_ms", run["processor_seconds"] * 1e3, what, "ms")

@@ -51,13 +51,14 @@ def _calls(path: Path) -> list[tuple[Json, dict[str, list[Arrival]]]]:
     return result
 
 
-def _plain(context: Json) -> Json:
-    """As JSON says it, so that a tuple equals a list and no other difference is accepted."""
+def plain(context: Json) -> Json:
+    """A context as JSON says it, so that a tuple equals a list and no other difference is accepted."""
     plain: Json = json.loads(json.dumps(context))
     return plain
 
 
-def _differences(call: Json, actual: Json, *, is_older_encoding: bool) -> list[str]:
+def differences(call: Json, actual: Json, *, is_older_encoding: bool = False) -> list[str]:
+    """The fields of a context that are not as the call expects them."""
     # The recorded call's file has the derived field, the generated calls' do not.
     expected = {"is_audio_native": call["pipeline_type"] != "cascade", **call["expected"]}
     if is_older_encoding:  # see the README of the conformance data
@@ -92,7 +93,7 @@ def test_context_equals_the_reference(name: str, seed: int) -> None:
         order: Order = in_random_order(call, seed) if seed else in_time_order(call)
         arrivals = [by_stream[stream][index] for stream, index in order]
         context = context_of(arrivals, call["pipeline_type"], call["conversation_ended_reason"])
-        found = _differences(call, _plain(context), is_older_encoding=path.is_dir())
+        found = differences(call, plain(context), is_older_encoding=path.is_dir())
         wrong += [f"call {call['id']}, seed {seed}, {difference}"[:600] for difference in found]
     assert calls
     assert wrong == [], f"{len(wrong)} fields differ"

@@ -1,8 +1,10 @@
-"""EVA's processor on the record of a call: its files in, the context out. On the whole record, as EVA
-uses it; and on beginnings of it, as one would have to while the call runs.
+"""EVA's processor, in an environment of its own and beside a checkout of EVA.
 
-It runs in an environment of its own, beside a checkout of EVA. It prints the processor time of the
-least disturbed round of both, as JSON.
+`times`: on the record of a call, its files in, the context out. On the whole record, as EVA uses it;
+and on beginnings of it, as one would have to while the call runs. It prints the processor time of
+the least disturbed round of both, as JSON.
+
+`contexts`: on calls that come as lines of JSON, each answered with its context, or null.
 """
 
 import argparse
@@ -23,14 +25,25 @@ EVENTS = {
 }
 AUDIT = "audit_log.json"
 BEGINNINGS = 10
+TOLD = {
+    "record_id": "call",
+    "completed": True,
+    "started_at": "2026-01-01T00:00:00",
+    "ended_at": "2026-01-01T00:01:00",
+    "duration_seconds": 60,
+}
+"""What EVA wants to know of a call and does not use for its context."""
 
 
 def main() -> None:
-    """Processes the record and its beginnings several times."""
+    """Does what the first argument says."""
     parser = argparse.ArgumentParser(prog="eva_processor.py")
     parser.add_argument("eva", type=Path)
-    parser.add_argument("record", type=Path)
-    parser.add_argument("rounds", type=int)
+    jobs = parser.add_subparsers(dest="job", required=True)
+    times = jobs.add_parser("times")
+    times.add_argument("record", type=Path)
+    times.add_argument("rounds", type=int)
+    jobs.add_parser("contexts")
     arguments = parser.parse_args()
     sys.path.insert(0, str(arguments.eva / "src"))
     # The package of its metrics imports every metric and all that these need; the processor none.
@@ -38,13 +51,21 @@ def main() -> None:
     metrics.__path__ = [str(arguments.eva / "src" / "eva" / "metrics")]
     sys.modules["eva.metrics"] = metrics
     logging.disable()  # a line of each round would count
+    if arguments.job == "contexts":
+        answer_contexts()
+    else:
+        print(json.dumps(times_of(arguments.record, arguments.rounds)))
+
+
+def times_of(whole: Path, rounds: int) -> dict[str, float]:
+    """Seconds for the record, and on average for its beginnings."""
     seconds = []
     with tempfile.TemporaryDirectory() as folder:
         for part in range(1, BEGINNINGS + 1):
             record = Path(folder) / str(part)
-            write_beginning(arguments.record, record, part / BEGINNINGS)
-            seconds.append(least_seconds(record, arguments.rounds))
-    print(json.dumps({"processor_seconds": seconds[-1], "mean_seconds": sum(seconds) / BEGINNINGS}))
+            write_beginning(whole, record, part / BEGINNINGS)
+            seconds.append(least_seconds(record, rounds))
+    return {"processor_seconds": seconds[-1], "mean_seconds": sum(seconds) / BEGINNINGS}
 
 
 def write_beginning(record: Path, beginning: Path, share: float) -> None:
@@ -62,17 +83,46 @@ def write_beginning(record: Path, beginning: Path, share: float) -> None:
 
 def least_seconds(record: Path, rounds: int) -> float:
     """Processor time of the least disturbed of some rounds."""
-    processor = import_module("eva.metrics.processor").MetricsContextProcessor
-    files = {name: str(record / file) for name, file in EVENTS.items()}
-    told = json.loads((record / "result.json").read_text()) | {"output_dir": str(record)}
-    result = import_module("eva.models.results").ConversationResult(**told | files)
+    told = json.loads((record / "result.json").read_text())
     times = []
     for _ in range(rounds):
         begin = time.process_time()
-        context = processor().process_record(result, record)
+        context = context_of(record, told)
         times.append(time.process_time() - begin)
         assert context is not None, f"EVA could not process {record.name} tenths of the record"
     return min(times)
+
+
+def context_of(record: Path, told: dict[str, Any], *pipeline: Any) -> Any:
+    """The context of the logs in a folder; None where EVA fails."""
+    processor = import_module("eva.metrics.processor").MetricsContextProcessor
+    files = {name: str(record / file) for name, file in EVENTS.items() if (record / file).exists()}
+    told = told | {"output_dir": str(record), **dict.fromkeys(EVENTS), **files}
+    result = import_module("eva.models.results").ConversationResult(**told)
+    return processor().process_record(result, record, *pipeline)
+
+
+def answer_contexts() -> None:
+    """Answers each call with the fields of its context that the conformance data have."""
+    pipelines = import_module("eva.metrics.processor").PipelineType
+    with tempfile.TemporaryDirectory() as folder:
+        record = Path(folder)
+        for line in sys.stdin:
+            call = json.loads(line)
+            (record / AUDIT).write_text(json.dumps({"transcript": call["audit"]}))
+            for file, events in zip(EVENTS.values(), ("pipecat", "user_sim"), strict=True):
+                (record / file).unlink(missing_ok=True)
+                if call[events] is not None:
+                    lines = (json.dumps(each) + "\n" for each in call[events])
+                    (record / file).write_text("".join(lines))
+            told = TOLD | {"conversation_ended_reason": call["conversation_ended_reason"]}
+            context = context_of(record, told, pipelines(call["pipeline_type"]))
+            fields = {name: getattr(context, name, None) for name in call["fields"]}
+            print(json.dumps(context and fields, default=_plain), flush=True)
+
+
+def _plain(value: Any) -> Any:
+    return sorted(value) if isinstance(value, set) else value.value
 
 
 if __name__ == "__main__":
