@@ -21,6 +21,7 @@ from docs.figure_tables import call_lines as sizes_of_calls
 from docs.figure_tables import evaluator_lines, performance_lines
 from docs.metric_uses import uses
 from docs.table_columns import (
+    both_lines,
     call_lines,
     goals_lines,
     own_lines,
@@ -44,6 +45,7 @@ _PARTS: Final[Mapping[str, Mapping[str, Callable[[], Iterator[str]]]]] = {
     "docs/performance.md": {"figures": performance_lines},
     "docs/topics.md": {"topics": topic_lines},
     "docs/tables.md": {
+        "both": both_lines,
         "calls": call_lines,
         "turns": turn_lines,
         "goals": goals_lines,
@@ -103,8 +105,8 @@ Each process of callgauge serves the metrics of its roles on `/metrics`, at `htt
 Values of labels that come from events are bounded: later ones become `other`. `call` stands for the labels `agent`, `tenant`
 and `environment`.
 
-`used by` has the alerts in [deploy/prometheus](../deploy/prometheus) and the panels in [deploy/grafana](../deploy/grafana) that read
-the metric, also through recordings, and recordings that no alert reads.
+`used by` has the dashboards in [deploy/grafana](../deploy/grafana) and the alerts in [deploy/prometheus](../deploy/prometheus)
+that read the metric, also through recordings, and recordings that no alert reads.
 
 """
 
@@ -132,7 +134,8 @@ def metric_tables(uses: Mapping[str, str]) -> str:
     break.
 
     Args:
-        uses: By metric, what uses it; a metric that nothing uses may be left out.
+        uses: By metric, what uses it, of a dashboard `DASHBOARD: PANEL`; a metric that nothing uses
+            may be left out.
     """
     lines: list[str] = []
     for role, metrics in groupby(METRICS, key=lambda metric: metric.role):
@@ -140,13 +143,14 @@ def metric_tables(uses: Mapping[str, str]) -> str:
         lines += [f"## {role.capitalize()}", "", head, "|---|---|---|---|---|"]
         for metric in metrics:
             names = ", ".join(metric.labels)
+            users = uses.get(metric.name, "").split("; ")
             labels = names.replace(_OF_CALL, "call", 1) if names.startswith(_OF_CALL) else names
             row = (
                 f"`{metric.name}`",
                 f"{metric.type}, {metric.unit}",
                 labels,
                 metric.help,
-                uses.get(metric.name, ""),
+                ", ".join(dict.fromkeys(user.partition(": ")[0] for user in users)),
             )
             lines.append(f"| {' | '.join(row)} |")
         lines.append("")

@@ -30,6 +30,8 @@ _SHARED: Final = (
     (re.compile(rf"^(?:{'|'.join(TEXT_JUDGES)})\."), "RATING."),
 )
 """Parts of a row with the same columns: the page has these once, under a word in capitals."""
+_BOTH: Final = re.compile(r"labels|stt_wer|SIDE_disagreement|RATING|news|left_out")
+"""What is the same of a call and of a turn."""
 
 SOURCES: Final = {
     "events": (
@@ -68,25 +70,43 @@ def example_rows() -> tuple[Row, ...]:
     return tuple(scored(sample, replace(plan, sets=goals_for([SAMPLE], None))).rows)
 
 
+_HEAD: Final = ("| column | kind | from | example | meaning |", "|---|---|---|---|---|")
+
+
 def call_lines() -> Iterator[str]:
-    """The columns of a call."""
-    yield from _lines(
-        CALL_COLUMNS, [row for row in example_rows() if isinstance(row, CallRow)][-1:]
-    )
+    """The columns that only a call has."""
+    yield from (*_HEAD, *(line for name, line in _of_calls().items() if name not in _of_both()))
 
 
 def turn_lines() -> Iterator[str]:
-    """The columns of a turn."""
+    """The columns that only a turn has."""
+    yield from (*_HEAD, *(line for name, line in _of_turns().items() if name not in _of_both()))
+
+
+def both_lines() -> Iterator[str]:
+    """The columns that calls and turns have."""
+    yield from (*_HEAD, *(_of_calls()[name] for name in _of_both()))
+
+
+def _of_both() -> list[str]:
+    turns = _of_turns()
+    return [name for name in _of_calls() if _BOTH.match(name) and name in turns]
+
+
+def _of_calls() -> dict[str, str]:
+    closed = [row for row in example_rows() if isinstance(row, CallRow)][-1:]
+    return _lines(CALL_COLUMNS, closed)
+
+
+def _of_turns() -> dict[str, str]:
     newest = {row.turn: row for row in example_rows() if isinstance(row, TurnRow)}
-    yield from _lines(
+    return _lines(
         TURN_COLUMNS, [newest[turn] for turn in sorted(newest, key=lambda turn: (turn == 0, turn))]
     )
 
 
-def _lines(columns: Sequence[Column], rows: Sequence[object]) -> Iterator[str]:
+def _lines(columns: Sequence[Column], rows: Sequence[object]) -> dict[str, str]:
     values = [flat(columns, row) for row in rows]
-    yield "| column | kind | from | example | meaning |"
-    yield "|---|---|---|---|---|"
     shown: dict[str, str] = {}
     for place, column in enumerate(columns):
         if column.shape == "reason":
@@ -100,8 +120,9 @@ def _lines(columns: Sequence[Column], rows: Sequence[object]) -> Iterator[str]:
             kind = ", ".join(filter(None, (column.kind, column.unit)))
             if column.shape == "value":
                 kind += "?"
-            shown[name] = f"| `{name}` | {kind} | {source} | {example} | {column.meaning} |"
-    yield from shown.values()
+            meaning = column.meaning.removesuffix("; see below")
+            shown[name] = f"| `{name}` | {kind} | {source} | {example} | {meaning} |"
+    return shown
 
 
 def _shown(value: Flat) -> str:
