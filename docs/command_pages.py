@@ -10,7 +10,7 @@ import typer
 
 from streamer.cli.app import GROUPS, loaded
 
-OFTEN: Final = 4
+OFTEN: Final = 3
 """An option of so many commands, with the same words, is described once for all of them."""
 _EXAMPLES: Final = ("Examples:\n", "Example:\n")
 
@@ -48,12 +48,13 @@ class Command(NamedTuple):
 
 
 def command_list() -> Iterator[str]:
-    """All commands in the groups of `callgauge --help`, a line each."""
+    """All commands in the groups of `callgauge --help`, a line for each group."""
     for group, names in GROUPS.items():
-        yield from ("", f"**{group.capitalize()}**", "", "| command | what it does |", "|---|---|")
-        for command in _commands_of(names):
-            anchor = f"callgauge-{command.name}".replace(" ", "-")
-            yield f"| [`callgauge {command.name}`](#{anchor}) | {command.summary} |"
+        links = (
+            f"[`{each.name}`](#callgauge-{each.name.replace(' ', '-')})"
+            for each in _commands_of(names)
+        )
+        yield from ("", f"**{group.capitalize()}**: {', '.join(links)}")
 
 
 def common_options() -> Iterator[str]:

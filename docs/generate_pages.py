@@ -8,6 +8,7 @@ from the data that callgauge itself runs by.
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,7 @@ from docs.figure_tables import call_lines as sizes_of_calls
 from docs.figure_tables import evaluator_lines, performance_lines
 from docs.metric_uses import uses
 from docs.table_columns import (
+    both_lines,
     call_lines,
     goals_lines,
     own_lines,
@@ -43,6 +45,7 @@ _PARTS: Final[Mapping[str, Mapping[str, Callable[[], Iterator[str]]]]] = {
     "docs/performance.md": {"figures": performance_lines},
     "docs/topics.md": {"topics": topic_lines},
     "docs/tables.md": {
+        "both": both_lines,
         "calls": call_lines,
         "turns": turn_lines,
         "goals": goals_lines,
@@ -99,12 +102,17 @@ _METRICS_HEAD: Final = """\
 
 Each process of callgauge serves the metrics of its roles on `/metrics`, at `http_host` and `http_port`
 ([settings](settings.md)). A histogram has the series `_bucket`, `_count` and `_sum`. Conversation ids are never labels.
-Values of labels that come from events are bounded: later ones become `other`.
+Values of labels that come from events are bounded: later ones become `other`. `call` stands for the labels `agent`, `tenant`
+and `environment`.
 
-`used by` names the panels of the dashboards in [deploy/grafana](../deploy/grafana), `DASHBOARD: PANEL`, and the alerts in
-[deploy/prometheus](../deploy/prometheus) that read the metric, also through recordings; recordings that no alert reads are there too.
+`used by` has the dashboards in [deploy/grafana](../deploy/grafana) and the alerts in [deploy/prometheus](../deploy/prometheus)
+that read the metric, also through recordings, and recordings that no alert reads.
 
 """
+
+
+_OF_CALL: Final = "agent, tenant, environment"
+"""The labels that most metrics of calls have."""
 
 
 def pages() -> Mapping[Path, str]:
@@ -122,28 +130,31 @@ def pages() -> Mapping[Path, str]:
 
 
 def metric_tables(uses: Mapping[str, str]) -> str:
-    """The table as GitHub markdown: one row per metric, then one per label. Ends with a line break.
+    """Tables as GitHub markdown: one row per metric, by role, then one per label. Ends with a line
+    break.
 
     Args:
-        uses: By metric, what uses it; a metric that nothing uses may be left out.
+        uses: By metric, what uses it, of a dashboard `DASHBOARD: PANEL`; a metric that nothing uses
+            may be left out.
     """
-    lines = [
-        "| metric | type | unit | labels | on | meaning | used by |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for metric in METRICS:
-        labels = ", ".join(f"`{name}`" for name in metric.labels)
-        row = (
-            f"`{metric.name}`",
-            metric.type,
-            metric.unit,
-            labels,
-            metric.role,
-            metric.help,
-            uses.get(metric.name, ""),
-        )
-        lines.append(f"| {' | '.join(row)} |")
-    lines += ["", "| label | meaning | values |", "|---|---|---|"]
+    lines: list[str] = []
+    for role, metrics in groupby(METRICS, key=lambda metric: metric.role):
+        head = "| metric | type | labels | meaning | used by |"
+        lines += [f"## {role.capitalize()}", "", head, "|---|---|---|---|---|"]
+        for metric in metrics:
+            names = ", ".join(metric.labels)
+            users = uses.get(metric.name, "").split("; ")
+            labels = names.replace(_OF_CALL, "call", 1) if names.startswith(_OF_CALL) else names
+            row = (
+                f"`{metric.name}`",
+                f"{metric.type}, {metric.unit}",
+                labels,
+                metric.help,
+                ", ".join(dict.fromkeys(user.partition(": ")[0] for user in users)),
+            )
+            lines.append(f"| {' | '.join(row)} |")
+        lines.append("")
+    lines += ["## Labels", "", "| label | meaning | values |", "|---|---|---|"]
     labels_in_order = dict.fromkeys(label for metric in METRICS for label in metric.label_set)
     for label in sorted(labels_in_order, key=lambda label: label.name):
         if label.values:

@@ -37,7 +37,11 @@ def write_deploy_files(folder: Path, *, replaces: bool) -> int:
             written; or writing failed.
     """
     try:
-        new = {path: content for path, content in _files() if _content(folder / path) != content}
+        new = {
+            path: content
+            for path, content in _files()
+            if not (folder / path).exists() or (folder / path).read_bytes() != content
+        }
         changed = sorted(str(path) for path in new if (folder / path).exists())
         if changed and not replaces:
             raise OperatorError(
@@ -67,7 +71,3 @@ def _files() -> Iterator[tuple[Path, bytes]]:
         ):
             if path.is_file():
                 yield path.relative_to(source), path.read_bytes()
-
-
-def _content(path: Path) -> bytes | None:
-    return path.read_bytes() if path.exists() else None

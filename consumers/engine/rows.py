@@ -170,7 +170,7 @@ class CallRows:
             return
         uses = [each for each in row.tools if each.index != index]
         if use is not None:
-            insort(uses, use, key=_index)
+            insort(uses, use, key=lambda each: each.index)
             self.count(turn, f"tool.{index}")
         self.set_turn(turn, known_ms, tools=tuple(uses))
 
@@ -519,10 +519,6 @@ def _put(ascending: list[Key], value: Key, sign: int) -> None:
 def _shared(name: str) -> str:
     """The same text, which all calls share: each has some ten for each turn."""
     return name
-
-
-def _index(use: ToolUse) -> int:
-    return use.index
 
 
 def percentile(ascending: list[float], share: float) -> float | None:

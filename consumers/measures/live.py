@@ -13,7 +13,7 @@ waited for too long is given up.
 import asyncio
 import time
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Never
 
@@ -48,13 +48,13 @@ _GIVEN_UP: Final = MeasureOutcome(
     reason=(
         f"not called within {MAX_WAIT_SECONDS:.0f} s: the function is too slow for so many calls"
     ),
-    mistake=True,
+    cause="mistake",
 )
 CONTEXT_SECONDS: Final = 20.0
 """How long the events of a call may take to come, for a function that asks for its context."""
 MAX_CALLS: Final = 5_000
-"""Calls whose rows are kept; beyond them the one that was opened first is not measured
-any further.
+"""Calls whose turns and words are kept, at some 40 kB for eight turns. A call that is opened beyond
+them is left out as a whole: what is computed from a part of its turns would be a wrong value.
 """
 MAX_TOLD: Final = 10
 """Kinds of mistakes of one function that are logged."""
@@ -75,7 +75,7 @@ class _Call:
         first: Offset of its first row.
         is_closed: Whether its last row has come.
         waiting: The measures, and turns, whose values are to come.
-        values: The values, and whether they are mistakes.
+        values: The values, as rows and as the functions gave them.
     """
 
     first: int
@@ -83,7 +83,9 @@ class _Call:
     turns: dict[int, TurnRow] = field(default_factory=dict)
     is_closed: bool = False
     waiting: set[tuple[str, int | None]] = field(default_factory=set)
-    values: dict[tuple[str, int | None], tuple[OwnRow, bool]] = field(default_factory=dict)
+    values: dict[tuple[str, int | None], tuple[OwnRow, MeasureOutcome]] = field(
+        default_factory=dict
+    )
 
 
 _Key = tuple[_Call, int | None]
@@ -152,6 +154,7 @@ class LiveMeasures:
         self._functions: dict[str, _Function] = {}
         self._partitions: dict[int, _Partition] = {}
         self._words: OrderedDict[str, dict[int, WordsRow]] = OrderedDict()
+        self._left_out: set[str] = set()  # until they close, so as many as are open
         self._unwritten: list[OwnRow] = []
 
     @property
@@ -226,10 +229,15 @@ class LiveMeasures:
         """Takes a partition over. Its next rows are those from `first` on."""
         self._partitions[partition] = _Partition(reached.first, reached.counted)
 
-    def end(self, partitions: Collection[int]) -> None:
-        """Gives partitions up: what was measured of their calls is forgotten."""
-        for number in partitions:
-            self._partitions.pop(number, None)
+    def end(self) -> None:
+        """Gives all partitions up: their calls are forgotten, and what functions still give is no
+        value any more.
+        """
+        for partition in self._partitions.values():
+            for call in partition.uncounted:
+                call.waiting.clear()
+        for of_calls in (self._partitions, self._words, self._left_out):
+            of_calls.clear()
 
     def reached(self, partition: int) -> Reached:
         """How far a partition is done, once the values that there are now are written."""
@@ -258,10 +266,12 @@ class LiveMeasures:
 
     def take_words(self, row: WordsRow) -> None:
         """Takes a row of words. They come in front of the row that says that their turn is left."""
+        if row.conversation_id in self._left_out:
+            return
         self._words.setdefault(row.conversation_id, {})[row.turn] = row
         self._words.move_to_end(row.conversation_id)
         if len(self._words) > MAX_CALLS:
-            self._words.popitem(last=False)
+            self._left_out.add(self._words.popitem(last=False)[0])
         for partition in self._partitions.values():
             if (call := partition.calls.get(row.conversation_id)) is not None:
                 self._ask_of_turn(call, row.turn, only_words=True)
@@ -277,10 +287,11 @@ class LiveMeasures:
         if call is not None and isinstance(row, CallRow) and row.state == "closed":
             del of.calls[row.conversation_id]  # a later call may have the id
             if is_new:
-                self._close(of, call, offset)
+                self._close(of, call, row, offset)
                 self._count_closed(of)
             else:
                 self._words.pop(row.conversation_id, None)
+                self._left_out.discard(row.conversation_id)
             return
         if is_new and not of.closed:
             of.counted = offset + 1
@@ -288,23 +299,32 @@ class LiveMeasures:
             self._ask_of_turn(call, row.turn)
 
     def _keep(self, of: _Partition, offset: int, row: StoredRow) -> _Call:
-        call = of.calls.setdefault(row.conversation_id, _Call(offset))
+        if row.conversation_id not in of.calls:
+            of.calls[row.conversation_id] = _Call(offset)
+            if (
+                sum(
+                    name not in self._left_out
+                    for each in self._partitions.values()
+                    for name in each.calls
+                )
+                > MAX_CALLS
+            ):
+                self._left_out.add(row.conversation_id)
+        call = of.calls[row.conversation_id]
         match row:
-            case TurnRow():
+            case TurnRow() if row.conversation_id not in self._left_out:
                 call.turns[row.turn] = row
             case CallRow():
                 call.row = row
-        if len(of.calls) > MAX_CALLS:
-            of.calls.popitem(last=False)
         return call
 
-    def _close(self, of: _Partition, call: _Call, offset: int) -> None:
+    def _close(self, of: _Partition, call: _Call, row: CallRow, offset: int) -> None:
         call.is_closed = True
         of.closed.append((offset, call))
         for turn in call.turns:
             self._ask_of_turn(call, turn, only_missing=True)
         for function in self._functions.values():
-            if function.measure.of == "call":
+            if function.measure.of == "call" or row.conversation_id in self._left_out:
                 self._ask(function.measure.name, call, None)
 
     def _ask_of_turn(
@@ -338,7 +358,8 @@ class LiveMeasures:
                 await function.has_more.wait()
             (call, turn), asked_at = function.waiting.popitem(last=False)
             row = call.row if turn is None else call.turns[turn]
-            if row is None:  # its partition begins behind the row of the call
+            # its partition begins behind the row of the call, or was given up
+            if row is None or not call.waiting:
                 continue
             outcome = _GIVEN_UP
             if time.monotonic() - asked_at < MAX_WAIT_SECONDS:
@@ -347,14 +368,24 @@ class LiveMeasures:
                 # whatever it is, as that no thread can begin: it costs this value only
                 except Exception as error:  # noqa: BLE001
                     outcome = MeasureOutcome(
-                        reason=f"it could not be called: {error!r}"[:MAX_REASON_CHARS], mistake=True
+                        reason=f"it could not be called: {error!r}"[:MAX_REASON_CHARS],
+                        cause="mistake",
                     )
-            self._valued(function, call, row, outcome)
+            if call.waiting:
+                self._valued(function, call, row, outcome)
             await asyncio.sleep(0)
 
     async def _outcome(
         self, function: _Function, call: _Call, row: TurnRow | CallRow
     ) -> MeasureOutcome:
+        if row.conversation_id in self._left_out:
+            return MeasureOutcome(
+                reason=(
+                    f"left out: it began while {MAX_CALLS:,} calls were measured. Let more "
+                    "processes run the role measures"
+                ),
+                cause="limit",
+            )
         words = self._words.get(row.conversation_id, {})
         if isinstance(row, TurnRow):
             return await function.calls.call_beside({"turn": row, "words": words.get(row.turn)})
@@ -377,10 +408,10 @@ class LiveMeasures:
     ) -> None:
         own = own_row(function.measure, row, self._redacted(outcome))
         if own.turn is None or call.turns[own.turn].status != "withdrawn":
-            call.values[own.measure, own.turn] = own, outcome.mistake
+            call.values[own.measure, own.turn] = own, outcome
         self._unwritten.append(own)
         self.changed.set()
-        if outcome.mistake:
+        if outcome.cause != "reason":
             self._tell(function, own)
         if (call, own.turn) not in function.waiting:
             call.waiting.discard((own.measure, own.turn))
@@ -410,7 +441,10 @@ class LiveMeasures:
             what_happens_now=(
                 "The value is missing. It is said once; callgauge_own_unmeasured_total counts on."
             ),
-            what_to_do="Correct the function: the changed file counts immediately.",
+            what_to_do=(
+                "Correct the function, whose changed file counts immediately, or do what the "
+                "reason says."
+            ),
         )
 
     def _count_closed(self, of: _Partition) -> None:
@@ -422,12 +456,14 @@ class LiveMeasures:
             of.counted = of.closed[0][0] if of.closed else of.position
             if call.row is not None:
                 self._words.pop(call.row.conversation_id, None)
-            for own, is_mistake in call.values.values():
+                self._left_out.discard(call.row.conversation_id)
+            for own, outcome in call.values.values():
                 labels = own.measure, own.labels.agent, own.labels.tenant
                 if own.value is not None:
                     self._instruments.observe("callgauge_own_value", labels, own.value)
                 elif own.label is not None:
                     self._instruments.inc("callgauge_own_labels_total", (*labels, own.label))
                 else:
-                    cause = "mistake" if is_mistake else "reason"
-                    self._instruments.inc("callgauge_own_unmeasured_total", (own.measure, cause))
+                    self._instruments.inc(
+                        "callgauge_own_unmeasured_total", (own.measure, outcome.cause)
+                    )

@@ -114,24 +114,24 @@ def measure(function: Callable[..., Any]) -> Measure:
 
 
 class MeasureOutcome(NamedTuple):
-    """What one call of a function gave: exactly one of these.
+    """What one call of a function gave: a value, a label, or a reason.
 
     Attributes:
         value: A number.
         label: A label.
         reason: Why there is neither.
-        mistake: Whether the function is to blame for that: it raised, took too long, or gave what
-            is no value.
+        cause: To what that is due: the function gave a reason; it made a mistake, as it raised, took
+            too long, or gave what is no value; more calls run than are measured.
     """
 
     value: float | None = None
     label: str | None = None
     reason: str | None = None
-    mistake: bool = False
+    cause: Literal["reason", "mistake", "limit"] = "reason"
 
 
 def _mistake(reason: str) -> MeasureOutcome:
-    return MeasureOutcome(reason=reason[:MAX_REASON_CHARS], mistake=True)
+    return MeasureOutcome(reason=reason[:MAX_REASON_CHARS], cause="mistake")
 
 
 def _called(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:

@@ -178,7 +178,7 @@ class MeasuresRole(ConsumerRebalanceListener):  # type: ignore[misc]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HAND_OVER_SECONDS):
                 await self._write(HAND_OVER_SECONDS)
-        self._live.end([tp.partition for tp in self._owned])
+        self._live.end()
         self._owned = {}
 
     def _on_done(self, task: "asyncio.Task[Any]") -> None:

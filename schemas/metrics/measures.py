@@ -48,7 +48,9 @@ MEASURES_METRICS: Final[tuple[Metric, ...]] = (
         "values",
         _MEASURE,
         Label(
-            "cause", "whether the function gave a reason, or made a mistake", ("reason", "mistake")
+            "cause",
+            "the function gave a reason, it made a mistake, or more calls run than are measured",
+            ("reason", "mistake", "limit"),
         ),
     )(
         "Values of one's own measures that are missing, counted when the call closes; their rows "

@@ -308,6 +308,13 @@ def test_every_variable_of_a_container_is_a_setting() -> None:
         assert near_misses(variables, setting_names()) == ()
 
 
+def test_measures_of_ones_own_are_read_where_their_folder_is_mounted() -> None:
+    folder = _variables("callgauge")["CALLGAUGE_MEASURES__FOLDER"]
+    mounts = SERVICES["callgauge"]["volumes"]
+    assert mounts == [f"${{CALLGAUGE_MEASURES:-measures}}:{folder}:ro"]
+    assert "measures" in COMPOSE["volumes"], "without a folder an empty volume"
+
+
 def test_a_container_listens_where_its_port_is_published() -> None:
     for name, parts in {"callgauge": ("HTTP_", "CONSOLE__"), "ingest": ("INGEST__",)}.items():
         variables = _variables(name)

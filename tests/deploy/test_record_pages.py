@@ -16,7 +16,7 @@ from consumers.engine.admission import Arrival, admit
 from consumers.engine.limits import Limits
 from docs.event_tables import SOURCES, WHEN, EventSource, kinds_of
 from docs.table_columns import SOURCES as COLUMN_SOURCES
-from schemas.closed_sets import Anchor, InputSource
+from schemas.closed_sets import TEXT_JUDGES, Anchor, InputSource
 from schemas.columns import CALL_COLUMNS, TURN_COLUMNS, Column
 from schemas.events.codec import misread_of
 from schemas.json_schemas import json_schema
@@ -149,13 +149,18 @@ def names_in(part: str) -> set[str]:
 
 @pytest.mark.parametrize(("part", "columns"), [("calls", CALL_COLUMNS), ("turns", TURN_COLUMNS)])
 def test_every_column_is_on_the_page_with_its_meaning(part: str, columns: Sequence[Column]) -> None:
-    shown = names_in(part)
+    shown = names_in(part) | names_in("both")
     for column in columns:
         if column.shape == "reason":
             continue
         name = re.sub(
             r"^(eva|waits|stages)\.\w+", lambda each: f"{each[1]}.{WILD[each[1]]}", column.name
         )
+        name = re.sub(r"^(speech|talk)\.(user|assistant)\.", r"\1.SIDE.", name)
+        name = name.replace("user_disagreement", "SIDE_disagreement")
+        name = name.replace("assistant_disagreement", "SIDE_disagreement")
+        if (judged := name.partition("."))[0] in TEXT_JUDGES:
+            name = f"RATING.{judged[2]}"
         assert name in shown, column.name
         assert column.meaning, column.name
 

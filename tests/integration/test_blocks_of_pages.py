@@ -37,8 +37,12 @@ NEED_A_BROKER: Final = (
     "docs/sources/kafka.md",
 )
 """Pages whose reader has one; README starts its own."""
-HAVE_READ: Final = {"docs/questions.md": "docs/events.md"}
+HAVE_READ: Final = {"docs/questions.md": "docs/events.md", "docs/serve.md": "docs/alerts.md"}
 """The page whose files the reader of a page has saved already."""
+PROMETHEUS: Final = "prometheus --config.file=prometheus.yml"
+ALERTMANAGER: Final = (
+    "prometheus-alertmanager --config.file=alertmanager.yml --cluster.listen-address="
+)
 
 RUN_ALREADY: Final = ("docs/alerts.md",)
 """Pages whose reader has topics and `callgauge run`."""
@@ -49,6 +53,8 @@ RUN_UNTIL_STOPPED: Final = {
         "curl -sf localhost:8080/metrics | grep -q ^callgauge_turn_response_latency_seconds_count"
     ),
     BROKER: "grep -q 127.0.0.1:9092 $OUTPUT",
+    PROMETHEUS: "curl -sf localhost:9090/-/ready",
+    ALERTMANAGER: "curl -sf localhost:9093/-/ready",
     "callgauge serve": "curl -sf localhost:8070/readyz",
     "callgauge serve --folder calls": "curl -sf localhost:8070/readyz",
     "callgauge run": "curl -sf localhost:8080/readyz",
@@ -57,6 +63,9 @@ RUN_UNTIL_STOPPED: Final = {
 """Programs that run until Ctrl-C, by how their line ends, and the command that succeeds once they
 work.
 """
+
+BESIDE: Final = {BROKER, PROMETHEUS, ALERTMANAGER}
+"""Those of them that go on when another one starts, because nothing else has their ports."""
 
 NOT_RUN: Final = {
     "README.md: make test": "this is a part of it",
@@ -169,8 +178,9 @@ class Reader:
         if program is None:
             self._end(self._start(block, ["bash", "-eo", "pipefail", "-c", text]), block)
             return
-        for other in self._running.keys() - {BROKER}:  # they have the same ports
-            self._stop(other)
+        if program not in BESIDE:
+            for other in self._running.keys() - BESIDE:  # they have the same ports
+                self._stop(other)
         process = self._running[program] = self._start(block, ["bash", "-ec", text])
 
         def works() -> bool:
@@ -235,6 +245,9 @@ def test_the_blocks_of_a_page_run_as_they_are(page: str, tmp_path: Path) -> None
     required_tools.require_tool("curl", "Debian and Ubuntu: apt-get install curl")
     if page in NEED_A_BROKER or any(BROKER in block.text for block in _pasted(page)):
         _fetch_kafka()
+    if page == "docs/serve.md":
+        for program in ("prometheus", "prometheus-alertmanager"):
+            required_tools.require_tool(program, f"apt-get install {program}")
     with own_network(SECRETS) as network, ExitStack() as ended:
         reader = Reader(tmp_path, network, ended)
         if page in NEED_A_BROKER:

@@ -418,10 +418,10 @@ def _in_sequence(known: Mapping[Stage, float], wait_ms: float | None) -> list[tu
         lengths.append((Stage.TOOL_REQUEST, known[Stage.TOOL_REQUEST]))
     else:
         token_ms = known.get(Stage.LLM_FIRST_TOKEN, 0)
-        lengths.append((Stage.LLM_FIRST_TOKEN, token_ms))
-        lengths.append(
-            (Stage.LLM_FIRST_SENTENCE, known.get(Stage.LLM_FIRST_SENTENCE, 0) - token_ms)
-        )
+        lengths += [
+            (Stage.LLM_FIRST_TOKEN, token_ms),
+            (Stage.LLM_FIRST_SENTENCE, known.get(Stage.LLM_FIRST_SENTENCE, 0) - token_ms),
+        ]
     lengths += [
         (stage, known[stage]) for stage in (Stage.TOOL_RUN, Stage.TTS_FIRST_BYTE) if stage in known
     ]

@@ -358,7 +358,15 @@ class GroupReader(Generic[Message]):
                 self.fail(exc_info)
 
     async def _decoded(self, message: Any) -> list[Received[Message]]:
-        return [Received(_place_of(record), self._read(record)) for record in message.raw_message]
+        return [
+            Received(
+                RecordPlace(
+                    record.topic, record.partition, record.offset, record.timestamp, record.key
+                ),
+                self._read(record),
+            )
+            for record in message.raw_message
+        ]
 
     def _read(self, record: Any) -> Message | Unreadable | None:
         if isinstance(record, UndecodableRecord):
@@ -401,7 +409,3 @@ async def _as_they_came(records: Any) -> KafkaMessage:
     # FastStream's own parser reads every header as UTF-8, and a stranger's header that is not would
     # end reading.
     return KafkaMessage(body=b"", raw_message=records, headers={}, consumer=FAKE_CONSUMER)
-
-
-def _place_of(record: Any) -> RecordPlace:
-    return RecordPlace(record.topic, record.partition, record.offset, record.timestamp, record.key)

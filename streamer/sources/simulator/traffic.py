@@ -696,48 +696,45 @@ def _contributions(
     """Named stretches without gaps from the user's last sound to the bot's first; they sum to the
     latency.
     """
-    # until when (ms), key, label, owner, kind of owner
-    marks: list[tuple[int, str, str, str, str]] = []
     vad_ms = user.end_ms + _VAD_STOP_MS
     transcribed_ms = (vad_ms + turn.heard_ms) // 2
-    marks.append(
-        (vad_ms, "endpointing_wait", "endpointing wait", "config: VAD stop_secs", "setting")
-    )
-    marks.append((transcribed_ms, "transcription", "transcription", _STT, "service"))
-    marks.append(
+    # until when (ms), key, label, owner, kind of owner
+    marks: list[tuple[int, str, str, str, str]] = [
+        (vad_ms, "endpointing_wait", "endpointing wait", "config: VAD stop_secs", "setting"),
+        (transcribed_ms, "transcription", "transcription", _STT, "service"),
         (
             turn.heard_ms,
             "turn_detection",
             "turn detection",
             "config: user turn strategies",
             "setting",
-        )
-    )
+        ),
+    ]
     for step in turn.steps:
         marks.append((step.decided_ms, "llm_inference", "LLM inference", _LLM, "service"))
         if step.speech:
             break
         if step.tool:
-            marks.append((step.tool.called_ms, "llm_tool_call", "LLM tool call", _LLM, "service"))
-            marks.append(
+            marks += [
+                (step.tool.called_ms, "llm_tool_call", "LLM tool call", _LLM, "service"),
                 (
                     step.tool.answered_ms,
                     "function_handler",
                     "function handler",
                     step.tool.name,
                     "bot",
-                )
-            )
-    marks.append(
+                ),
+            ]
+    marks += [
         (
             spoken.start_ms - _OUTPUT_TRANSPORT_MS,
             "speech_synthesis",
             "speech synthesis",
             _TTS,
             "service",
-        )
-    )
-    marks.append((spoken.start_ms, "output_transport", "output transport", _OUTPUT, "pipeline"))
+        ),
+        (spoken.start_ms, "output_transport", "output transport", _OUTPUT, "pipeline"),
+    ]
     begun_ms = user.end_ms
     for until_ms, key, label, owner, owner_kind in marks:
         named = {"key": key, "label": label, "owner": owner, "owner_kind": owner_kind}

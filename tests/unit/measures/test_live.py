@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 from prometheus_client import CollectorRegistry
 
 from consumers.engine.redaction.redactor import Redactor
@@ -235,12 +234,49 @@ def asks(call, context):
         assert one.own()["c", "asks", None].reason == "c has no events any more"
 
 
-async def test_of_too_many_calls_the_one_opened_first_is_given_up(
+async def test_of_too_many_calls_the_last_one_is_left_out_as_a_whole_and_its_rows_say_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "MAX_CALLS", 2)
     async with reader(tmp_path) as one:
-        rows = [structs.replace(running(), conversation_id=name) for name in "abc"]
-        one.take(*rows, turn(0, "c"))
-        await one.until(one.own)
-        assert one.live.reached(0).first == 1
+        one.take(*map(running, "abc"), turn(0, "a"), turn(0, "c"), closed("a"), turn(1, "c"))
+        one.take(running("d"), turn(0, "d"), closed("c"), closed("d"), closed("b"), first=7)
+        one.live.take_words(words(1, "Hello", "c"))
+        await one.until(lambda: ("b", "turns_of_call", None) in one.own())
+        found = one.own()
+        assert {key[1:] for key in found if key[0] == "c"} == {
+            ("turns_of_call", None),
+            ("said", None),
+        }
+        assert (found["c", "said", None].reason or "").startswith("left out: it began while 2 ")
+        turns = {name: found[name, "turns_of_call", None].value for name in "abcd"}
+        assert turns == {"a": 1.0, "b": 0.0, "c": None, "d": 1.0}, "there was room for d again"
+        assert one.total("callgauge_own_unmeasured_total", cause="limit") == 2
+        assert one.live.reached(0) == Reached(12, 12, None)
+        assert not one.live._left_out
+
+
+async def test_a_call_without_room_for_its_words_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "MAX_CALLS", 2)
+    async with reader(tmp_path) as one:
+        for name in "abc":
+            one.live.take_words(words(0, "Hello", name))
+        one.take(running("a"), turn(0, "a"), closed("a"), running("b"), turn(0, "b"), closed("b"))
+        await one.until(lambda: ("b", "said", 0) in one.own())
+        assert one.own()["b", "said", 0].value == 5.0
+        assert (one.own()["a", "said", None].reason or "").startswith("left out")
+
+
+async def test_what_a_function_gives_of_a_partition_that_was_given_up_is_no_value(
+    tmp_path: Path,
+) -> None:
+    async with reader(tmp_path, FILE + SLOW) as one:
+        one.take(running("a"), closed("a"))
+        await one.until(lambda: ("a", "turns_of_call", None) in one.own())
+        one.live.end()
+        one.live.begin(0, Reached(2, 2, None))
+        one.take(running("b"), closed("b"), first=2)
+        await one.until(lambda: ("b", "slow", None) in one.own())
+        assert ("a", "slow", None) not in one.own()

@@ -38,38 +38,38 @@ def outcome_of(result: object, seconds: float = 5.0) -> MeasureOutcome:
 
 
 @pytest.mark.parametrize(
-    ("result", "value", "label", "reason", "mistake"),
+    ("result", "value", "label", "reason", "cause"),
     [
-        (3, 3.0, None, None, False),
-        (True, 1.0, None, None, False),
-        (" polite ", None, "polite", None, False),
-        (NotMeasured("nobody spoke"), None, None, "nobody spoke", False),
-        (Unscored(UnscoredReason.NO_SUBGOALS), None, None, "no_subgoals", False),
-        (NotApplicable("the greeting"), None, None, "the greeting", False),
-        (math.nan, None, None, "it gave nan, which is no number", True),
-        (10**400, None, None, "it gave inf, which is no number", True),
+        (3, 3.0, None, None, "reason"),
+        (True, 1.0, None, None, "reason"),
+        (" polite ", None, "polite", None, "reason"),
+        (NotMeasured("nobody spoke"), None, None, "nobody spoke", "reason"),
+        (Unscored(UnscoredReason.NO_SUBGOALS), None, None, "no_subgoals", "reason"),
+        (NotApplicable("the greeting"), None, None, "the greeting", "reason"),
+        (math.nan, None, None, "it gave nan, which is no number", "mistake"),
+        (10**400, None, None, "it gave inf, which is no number", "mistake"),
         (
             None,
             None,
             None,
             "it gave NoneType: expected a number, a text as a label, or NotMeasured",
-            True,
+            "mistake",
         ),
         (
             "x" * 41,
             None,
             None,
             "it gave a label of 41 characters: expected 1 to 40 in one line",
-            True,
+            "mistake",
         ),
-        (ValueError("no"), None, None, "it raised ValueError: no", True),
-        (SystemExit(3), None, None, "it raised SystemExit: 3", True),
+        (ValueError("no"), None, None, "it raised ValueError: no", "mistake"),
+        (SystemExit(3), None, None, "it raised SystemExit: 3", "mistake"),
     ],
 )
 def test_what_a_function_gives_is_a_value_or_a_reason(
-    result: object, value: float | None, label: str | None, reason: str | None, mistake: bool
+    result: object, value: float | None, label: str | None, reason: str | None, cause: str
 ) -> None:
-    assert outcome_of(result) == (value, label, reason, mistake)
+    assert outcome_of(result) == (value, label, reason, cause)
 
 
 def test_a_coroutine_counts_too() -> None:
