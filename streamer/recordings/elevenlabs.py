@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError, from_json
 
 from consumers.engine.sources.otlp import Span, spans_in_json
+from consumers.engine.sources.told import MAX_RECORD_ENTRIES
 from schemas.events.elevenlabs import (
     ConversationRecord,
     RecordedToolCall,
@@ -279,7 +280,7 @@ def _without_spans(record: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
     """
     record = dict(record)
     traces = record.pop("otlp_traces", None)
-    spans = [] if not traces else list(spans_in_json(traces))
+    spans = [read() for read in spans_in_json(traces, MAX_RECORD_ENTRIES)] if traces else []
     root = next((span for span in spans if span.name == _CONVERSATION), None)
     if root is None:
         return record, {}

@@ -29,7 +29,7 @@ from schemas.units import to_seconds
 from streamer.recordings.elevenlabs import RECORD_WEBHOOKS, call_in
 from streamer.recordings.files import shown
 from streamer.settings.all_settings import SenderSettings
-from streamer.sources.http.json_parts import value_of
+from streamer.sources.http.body import value_of
 from streamer.sources.http.receiving import (
     UNSIGNED_REQUEST_BYTES,
     Addresses,
