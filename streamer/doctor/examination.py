@@ -689,14 +689,7 @@ def finding_line(finding: Finding) -> Table:
     table.add_column(width=max(map(len, Verdict)), no_wrap=True, style=_STYLES[finding.verdict])
     table.add_column(width=_CHECK_CHARS, overflow="fold")
     table.add_column(overflow="fold")
-    text = finding.seen
-    if finding.what_to_do:
-        text += (
-            f". {finding.what_to_do}"
-            if not finding.seen.endswith((".", "?"))
-            else f" {finding.what_to_do}"
-        )
-    table.add_row(finding.verdict.value, finding.check, text)
+    table.add_row(finding.verdict.value, finding.check, finding.text)
     return table
 
 

@@ -50,6 +50,14 @@ class Finding:
     what_to_do: str = ""
     lag: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def text(self) -> str:
+        """What was seen, and what to do, as sentences."""
+        if not self.what_to_do:
+            return self.seen
+        stop = "" if self.seen.endswith((".", "?")) else "."
+        return f"{self.seen}{stop} {self.what_to_do}"
+
 
 def counted(count: int, what: str) -> str:
     """A number with its noun, as in `1 broker`, `2 brokers`."""
