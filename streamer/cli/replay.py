@@ -197,8 +197,9 @@ def replay(
     and its times move to the present by whole seconds, so a recording can be played many times.
     Calls run side by side. With --folder they go to the `callgauge serve` that runs there.
 
-    With --watch one PATH, the folder of an EVA run, is followed while EVA writes there, and ids and
-    times stay as they are. A record is sent when it is whole; what is added later is sent too.
+    With --watch one PATH is followed while others write there, and ids and times stay as they are.
+    A record of an EVA run is sent when it is whole, the lines of a file (.jsonl, .ndjson) as they
+    come, any other file when nothing has changed in it for 2 s. What is added later is sent too.
     The position is kept in the folder: run the same command again to continue after Ctrl-C or a
     crash, and nothing is evaluated twice. It ends by itself when EVA has written
     evaluation_summary.json and every call was sent. Calls that are more than a day old are left
@@ -329,19 +330,21 @@ def _watch(
     from streamer.sources.watch import WatchError, watch
 
     path = paths[0]
-    if len(paths) > 1 or not path.is_dir():
+    if len(paths) > 1 or not path.exists():
         seen = (
             f"{len(paths)} paths were named"
             if len(paths) > 1
-            else "there is no folder of this name"
+            else "there is no such file or folder"
         )
         raise WatchError(
             f"{path}: {seen}, so nothing is watched. Name one: the folder that EVA writes the run "
-            "to (output/<run>); make it if nothing is written yet. `callgauge replay` without "
-            "--watch sends the calls of files."
+            "to (output/<run>), a folder of files, or "
+            "a file; make it if nothing is written yet."
         )
-    beside = position or path / POSITION_FILE
-    is_over, progress = asyncio.run(watch(settings, path, beside, facts, folder))
+    beside = (
+        path / POSITION_FILE if path.is_dir() else path.with_name(f".{path.name}{POSITION_FILE}")
+    )
+    is_over, progress = asyncio.run(watch(settings, path, position or beside, facts, folder))
     say(f"{'The run is over' if is_over else 'Stopped'}: {progress}.")
     if not is_over and progress.waiting:
         say("Run the same command again to continue.")

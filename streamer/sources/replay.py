@@ -246,13 +246,15 @@ def with_control_events(
     agent: str | None = None,
     environment: str | None = None,
     goals: str | None = None,
+    is_whole: bool = True,
 ) -> RecordedCall:
     """Adds `call_started` at the time of the call's first event and `call_ended` at its last, where
     it has none yet; and the goals to a `call_started` that names none.
 
-    A call without a single readable time gets none: there is nothing to say when it was.
+    A call without a single readable time gets none: there is nothing to say when it was. A part of
+    a call gets none either.
     """
-    times_ms = times_ms_of(call)
+    times_ms = times_ms_of(call) or ([] if is_whole else [0])  # a part needs none
     if not times_ms:
         return call
     present = {event.get("type") for event in call.control}
@@ -275,8 +277,8 @@ def with_control_events(
     }
     ended: dict[str, Any] = {"type": "call_ended", "timestamp": times_ms[-1]}
     ended |= _without_nulls({"reason": call.conversation_ended_reason})
-    first = () if "call_started" in present else (started,)
-    last = () if "call_ended" in present else (ended,)
+    first = () if "call_started" in present or not is_whole else (started,)
+    last = () if "call_ended" in present or not is_whole else (ended,)
     named = _without_nulls({"goals": goals, "agent": None if is_named else agent})
     control = (
         with_fields(each, {name: value for name, value in named.items() if each.get(name) is None})

@@ -1,4 +1,6 @@
-"""Sends the calls of a run of EVA while they are written."""
+"""Sends recorded calls while they are written: those of a run of EVA, of a folder of files, of a
+file that grows.
+"""
 
 import asyncio
 import hashlib
@@ -6,27 +8,30 @@ import os
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import IO, Final, NamedTuple, Self
 
 from pydantic import BaseModel, Field, ValidationError
 
 from consumers.console.page.drawing import duration
 from consumers.runtime.private_files import ensure_file
 from consumers.runtime.process import OperatorError, first_of, wall_clock_ms
+from streamer.recordings.elements import Element, WholeCall, element_at
 from streamer.recordings.eva import with_state
 from streamer.recordings.eva_needs import miss_sentences
-from streamer.recordings.files import RESULT_FILE, RecordedCall, RecordingError
-from streamer.recordings.places import RecordedPath, RecordFolder
+from streamer.recordings.files import MAX_LINE_BYTES, RESULT_FILE, At, RecordedCall, RecordingError
+from streamer.recordings.places import FiledEvents, Place, RecordedFiles, RecordedPath, RecordFolder
 from streamer.recordings.reader import read_call
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
 from streamer.sources.publisher import Publishes, publisher_to
 from streamer.sources.replay import (
     PlayedCall,
+    WireEvent,
     event_time_ms,
     in_time_order,
     renamed,
@@ -41,17 +46,34 @@ LOOK_SECONDS: Final = 1.0
 system about changes does not reach every kind of file system.
 """
 SETTLE_SECONDS: Final = 2.0
-"""For how long nothing may change in a record with a result before it counts as whole."""
+"""For how long nothing may change in a record with a result, or in a file without lines, before it
+counts as whole.
+"""
 MISSING_SECONDS: Final = 30.0
 """For how long a record that cannot be read may still become whole."""
 SILENT_SECONDS: Final = 600.0
 """A record without a result in which nothing changes for so long belongs to a call that crashed."""
 MAX_PLACES: Final = 20_000
-"""Records that are watched. The largest data sets of EVA with all trials have some 1,000
+"""Records and files that are watched. The largest data sets of EVA with all trials have some 1,000
 records.
 """
+LINES_AT_A_TIME: Final = 500
+"""Lines of one file between two looks at the others. It bounds the memory and the events that a
+crash repeats.
+"""
+HEAD_BYTES: Final = 256
+"""Bytes by which a file is recognised: they contain the time of its first line."""
 SUMMARY_FILE: Final = "evaluation_summary.json"
 """EVA writes it when the run is over."""
+_MARKS_OF_A_RUN: Final = ("records", "config.json")
+"""One of them stands in the folder of a run before its first record does. Other files there are no
+recordings.
+"""
+_LINE_SUFFIXES: Final = (".jsonl", ".ndjson")
+_MOST_IN_A_LINE: Final = 100_000
+"""Numbers that belong to one line: a line of spans has many events, and a number is an event's
+identity.
+"""
 _MOST_REMARKS: Final = 3
 _TOO_MANY: Final = "..."
 _SHOW_SECONDS: Final = 0.5
@@ -66,16 +88,24 @@ Say = Callable[[object], None]
 
 
 class Sent(BaseModel):
-    """What was sent of one record.
+    """How far one record or one file was sent.
 
     Attributes:
         seen: Digest of the sizes and times of its files when all of it was sent; empty before.
         attempts_ms: When each attempt began of which the record was sent. By it an attempt is
             recognised.
+        lines: Lines that were sent of a file, those of earlier files of that name too.
+        offset: Bytes read of the present file.
+        head: Digest of the first bytes of the present file.
+        head_bytes: Number of those bytes.
     """
 
     seen: str = ""
     attempts_ms: list[int] = Field(default_factory=list)
+    lines: int = 0
+    offset: int = 0
+    head: str = ""
+    head_bytes: int = 0
 
 
 class PositionError(OperatorError):
@@ -177,7 +207,8 @@ class Position:
         )
 
 
-# One record of EVA, which is sent when it is whole.
+# One record of EVA, which is sent when it is whole; and one file, whose lines are sent as they
+# come.
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +225,7 @@ class WatchedFacts:
     goals: str | None = None
     run_name: str | None = None
 
-    def played(self, call: RecordedCall, *, attempt: int = 1) -> PlayedCall:
+    def played(self, call: RecordedCall, *, attempt: int = 1, is_whole: bool = True) -> PlayedCall:
         """The call with its ids and times as they are, and with these facts.
 
         Raises:
@@ -204,7 +235,9 @@ class WatchedFacts:
         parts = [call.conversation_id, *([f"attempt_{attempt}"] if attempt > 1 else [])]
         name = "/".join(parts) if self.run_name is None else f"{'/'.join(parts)}-{self.run_name}"
         call = call if name == call.conversation_id else renamed(call, name)
-        call = with_state(with_control_events(call, agent=self.agent, goals=goals))
+        call = with_state(
+            with_control_events(call, agent=self.agent, goals=goals, is_whole=is_whole)
+        )
         return PlayedCall(name, tuple(in_time_order(call)))
 
 
@@ -295,10 +328,127 @@ def _state_of(entries: Iterable[os.DirEntry[str] | Path]) -> str:
     stats = sorted(
         (entry.name, (found := entry.stat()).st_size, found.st_mtime_ns) for entry in entries
     )
-    return hashlib.blake2b(repr(stats).encode(), digest_size=8).hexdigest()
+    return _digest(repr(stats).encode())
 
 
-# All records of a run.
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
+
+
+class WatchedFile:
+    """One file: of lines the new ones are sent, another one is sent when it is whole. Attributes as
+    those of a record.
+    """
+
+    def __init__(self, path: Path, sent: Sent, facts: WatchedFacts, say: Say) -> None:
+        """Reads nothing."""
+        self.sent = sent
+        self.is_done = False
+        self._path = path
+        self._facts = facts
+        self._say = say
+        self._has_lines = path.suffix in _LINE_SUFFIXES
+        self._still = _Stillness()
+
+    def news(self, *, is_over: bool) -> list[PlayedCall]:  # a file has no end
+        """The new calls, and the new events of calls.
+
+        Raises:
+            OSError: The file is not there, or cannot be read.
+        """
+        state = _state_of([self._path])
+        is_still = self._still.seconds(state) >= SETTLE_SECONDS
+        self.is_done = state == self.sent.seen
+        if self.is_done or not (self._has_lines or is_still):
+            return []
+        files = RecordedFiles(refuse=self._refuse)
+        if not self._has_lines:
+            self.sent.seen = state
+            return self._played(files.in_file(self._path), files)
+        elements = self._elements(is_still=is_still)
+        if not elements and is_still:
+            self.sent.seen = state  # what is there beside is the half of a line
+        return self._played(files.among(elements, self._path), files) if elements else []
+
+    def _elements(self, *, is_still: bool) -> list[Element]:
+        sent = self.sent
+        found: list[Element] = []
+        with self._path.open("rb") as file:
+            if sent.head_bytes and _digest(head := _start(file, sent.head_bytes)) != sent.head:
+                if len(head) < sent.head_bytes and not is_still:
+                    return []  # it is written again, and short for a moment
+                self._say(
+                    f"{self._path}: another file has taken its place. It is read from its "
+                    "beginning."
+                )
+                sent.offset, sent.head, sent.head_bytes = 0, "", 0
+            file.seek(sent.offset)
+            for _ in range(LINES_AT_A_TIME):
+                text = file.readline(MAX_LINE_BYTES + 1)
+                element = element_at(At(self._path, sent.lines + 1), text)
+                is_whole = text.endswith(b"\n") or (
+                    is_still and not isinstance(element.value, RecordingError)
+                )
+                if not is_whole:
+                    if is_still and not found and len(text) > MAX_LINE_BYTES:
+                        self._say(
+                            f"{element.at}: a line of more than {MAX_LINE_BYTES:,} bytes. The file "
+                            "is read no further."
+                        )
+                    break
+                sent.offset, sent.lines = file.tell(), sent.lines + 1
+                found += [element] if text.strip() else []
+            if sent.head_bytes < HEAD_BYTES:
+                head = _start(file, min(HEAD_BYTES, sent.offset))
+                sent.head, sent.head_bytes = _digest(head), len(head)
+        return found
+
+    def _played(self, places: Iterator[Place], files: RecordedFiles) -> list[PlayedCall]:
+        found = []
+        try:
+            for place in chain(places, files.of_spans()):
+                try:
+                    found.append(self._played_at(place))
+                except RecordingError as error:
+                    self._refuse(error)
+        except RecordingError as error:
+            self._refuse(error)
+        return found
+
+    def _played_at(self, place: Place) -> PlayedCall:
+        call = read_call(place)
+        is_whole = isinstance(place, WholeCall) or not self._has_lines
+        for sentence in miss_sentences(call) if is_whole else ():
+            self._say(sentence)
+        played = self._facts.played(call, is_whole=is_whole)
+        return (
+            replace(played, events=tuple(_numbered(played.events)))
+            if isinstance(place, FiledEvents)
+            else played
+        )
+
+    def _refuse(self, error: RecordingError) -> None:
+        error.consequence = "It is left out; the rest goes on."
+        self._say(error)
+
+
+def _start(file: IO[bytes], size: int) -> bytes:
+    file.seek(0)
+    return file.read(size)
+
+
+def _numbered(events: Iterable[WireEvent]) -> Iterator[WireEvent]:
+    """The events with numbers of their lines: these are the same whatever part of the file is read
+    at a time.
+    """
+    counts: Counter[tuple[str, int]] = Counter()
+    for event in events:
+        line = 0 if event.at is None else event.at.number + 1
+        counts[event.source, line] += 1
+        yield replace(event, sequence=line * _MOST_IN_A_LINE + counts[event.source, line])
+
+
+# All records and files of a path.
 
 
 class WatchError(OperatorError):
@@ -329,7 +479,7 @@ class WatchProgress(NamedTuple):
 
 
 class Watch:
-    """Sends the calls of one run.
+    """Sends the calls of one path.
 
     Attributes:
         progress: How far it is.
@@ -347,12 +497,13 @@ class Watch:
         self._facts = facts
         self._say = say
         self._skew_ms = skew_ms
-        self._watched: dict[str, WatchedRecord] = {}
+        self._watched: dict[str, WatchedRecord | WatchedFile] = {}
         self._remarks: Counter[str] = Counter()
         self._is_over = False
 
     async def send(self, publisher: Publishes) -> None:
-        """Sends calls until the run is over and everything of it was sent.
+        """Sends calls until the run is over and everything of it was sent. Anything else than a run
+        of EVA is never over.
 
         Raises:
             PublishError: Events could not be sent; a restart sends them again.
@@ -376,11 +527,15 @@ class Watch:
         sent = sum(
             [await self._send_news(publisher, *place) for place in list(self._watched.items())]
         )
-        waiting = sum(not each.is_done for each in self._watched.values())
+        waiting = sum(
+            isinstance(each, WatchedRecord) and not each.is_done for each in self._watched.values()
+        )
         self.progress = self.progress._replace(waiting=waiting)
         return sent
 
-    async def _send_news(self, publisher: Publishes, place: str, watched: WatchedRecord) -> int:
+    async def _send_news(
+        self, publisher: Publishes, place: str, watched: WatchedRecord | WatchedFile
+    ) -> int:
         """Sends what is new at one place; gives the number of events."""
         try:
             found = await asyncio.to_thread(watched.news, is_over=self._is_over)
@@ -425,7 +580,7 @@ class Watch:
         return True
 
     def _find(self) -> None:
-        """Takes up the records that have appeared."""
+        """Takes up the records and files that have appeared."""
         if not self._path.exists():
             raise WatchError(
                 f"{self._path}: it is not there any more. What was written before was sent."
@@ -435,22 +590,24 @@ class Watch:
         except RecordingError as error:
             self._remark("", str(error))  # renamed at this moment, or not for this user
             return
-        for folder in found.known:
-            place = folder.path.relative_to(self._path).as_posix()
+        is_run = any((self._path / name).exists() for name in _MARKS_OF_A_RUN)
+        for path in [folder.path for folder in found.known] or (() if is_run else found.files):
+            place = path.relative_to(self._path).as_posix()
             if place in self._watched:
                 continue
             if len(self._watched) >= MAX_PLACES:
                 self._say_too_many()
                 return
-            self._watched[place] = WatchedRecord(
-                folder.path, self._position.of(place), self._facts, partial(self._remark, place)
+            kind = WatchedRecord if found.known else WatchedFile
+            self._watched[place] = kind(
+                path, self._position.of(place), self._facts, partial(self._remark, place)
             )
 
     def _say_too_many(self) -> None:
         if not self._remarks[_TOO_MANY]:
             self._remark(
                 _TOO_MANY,
-                f"{self._path}: there are more than {MAX_PLACES:,} records. Further ones "
+                f"{self._path}: there are more than {MAX_PLACES:,} records or files. Further ones "
                 "are not sent.",
             )
 

@@ -21,7 +21,7 @@ from streamer.sources.watch import SUMMARY_FILE
 from tests.integration.metrics_page import total
 from tests.integration.processes import ended, ran, started, wait_for
 from tests.integration.score_log import closed_rows, newest_rows, rows_in, written_rows
-from tests.integration.test_serve import SOON, address_of
+from tests.integration.test_serve import SOON, address_of, call
 
 pytestmark = pytest.mark.service(limits__closing_grace_ms="1500")
 
@@ -156,13 +156,38 @@ async def test_a_run_that_is_being_written_comes_out_as_score_says(
     assert differences == []
 
 
-def test_a_run_goes_to_serve_once_whatever_is_killed(tmp_path: Path) -> None:
-    folder, run = tmp_path / "calls", tmp_path / "run"
+def append(path: Path, text: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(text)
+
+
+def test_a_file_that_grows_and_a_run_go_to_serve_once_whatever_is_killed(tmp_path: Path) -> None:
+    folder, file, run = tmp_path / "calls", tmp_path / "events.jsonl", tmp_path / "run"
+    first, second = (
+        b"".join(json.dumps(event).encode() + b"\n" for event in call(name)) for name in ("a", "b")
+    )
+    file.write_bytes(first[:-20])
     serve = ("serve", "--folder", str(folder), "--port", "0")
-    watch = ("replay", "--watch", str(run), "--folder", str(folder))
+    watches = [("replay", "--watch", str(path), "--folder", str(folder)) for path in (file, run)]
     run.mkdir()
     with started(tmp_path / "serve.log", *serve, **SOON) as process:
         metrics = f"{address_of(process)}/metrics"
+        with started(tmp_path / "first.log", *watches[0], **SOON) as watch:
+            wait_for(
+                "all lines but the half one",
+                lambda: total(metrics, "callgauge_events_total") == 5,
+                30,
+            )
+            assert watch.signalled(signal.SIGKILL)[0] == -signal.SIGKILL
+        append(file, first[-20:] + second)
+        with started(tmp_path / "second.log", *watches[0], **SOON) as watch:
+            wait_for(
+                "the end of both calls",
+                lambda: total(metrics, "callgauge_calls_ended_total") == 2,
+                30,
+            )
+            assert total(metrics, "callgauge_events_total") == 12, "none twice"
+            assert watch.signalled(signal.SIGTERM)[0] == 0, "a file has no end"
         for seed in (1, 2):
             log, others = files_of(seed, round(time.time() * 1_000) - 300_000)
             record = run / "records" / str(seed)
@@ -172,16 +197,13 @@ def test_a_run_goes_to_serve_once_whatever_is_killed(tmp_path: Path) -> None:
             )
             for name, content in others.items():
                 (record / name).write_bytes(content)
-        with started(tmp_path / "first.log", *watch, **SOON) as first:
-            wait_for("some events", lambda: total(metrics, "callgauge_events_total") > 0, 30)
-            assert first.signalled(signal.SIGKILL)[0] == -signal.SIGKILL
         (run / SUMMARY_FILE).write_text("{}")
-        assert "The run is over: " in ended(*watch, **SOON).err
+        assert "The run is over: " in ended(*watches[1], **SOON).err
         wait_for(
             "the end of the run's calls",
-            lambda: total(metrics, "callgauge_calls_ended_total") == 2,
+            lambda: total(metrics, "callgauge_calls_ended_total") == 4,
             30,
         )
         events = total(metrics, "callgauge_events_total")
-        assert "The run is over: 0 events sent" in ended(*watch, **SOON).err
+        assert "The run is over: 0 events sent" in ended(*watches[1], **SOON).err
         assert total(metrics, "callgauge_events_total") == events

@@ -24,6 +24,7 @@ from streamer.sources.watch import (
     Sent,
     Watch,
     WatchedFacts,
+    WatchedFile,
     WatchError,
 )
 from tests.support.patience import patient
@@ -126,6 +127,11 @@ def word(number: int) -> Json:
     return {"type": "tts_text", "data": {"frame": f"word {number}"}, "timestamp": MS + number}
 
 
+def of_call(name: str, *numbers: int) -> list[Json]:
+    """Events as `POST /events` takes them."""
+    return [{"conversation_id": name, **word(number)} for number in numbers]
+
+
 def append(path: Path, text: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
@@ -150,6 +156,13 @@ def record(tmp_path: Path) -> Path:
 @pytest.fixture
 def watching(tmp_path: Path) -> Watching:
     return Watching(tmp_path)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "live" / "events.jsonl"
+    append(path, b"")
+    return path
 
 
 # A run of EVA.
@@ -398,30 +411,181 @@ def test_the_goals_of_a_trial_are_those_of_its_record_and_a_run_can_have_a_name(
     assert started["language"] == "fr-CA"
 
 
-def test_a_record_that_may_not_be_looked_into_is_named_and_tried_again(
-    watching: Watching, record: Path, monkeypatch: pytest.MonkeyPatch
+# Files.
+
+
+def test_half_a_line_waits_for_its_end(file: Path) -> None:
+    watching = Watching(file)
+    text = lines(*of_call("a", 1, 2))
+    append(file, text[:-5])
+    watching.look(3)
+    assert watching.taken.values("a", "pipecat") == [word(1)]
+    append(file, text[-5:])
+    watching.look()
+    assert watching.taken.values("a", "pipecat") == [word(1), word(2)]
+    assert watching.taken.control("a") == [], "only its events know its end"
+
+
+def test_a_whole_line_without_an_end_counts_when_nothing_changes_any_more(
+    file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_record(record)
+    monkeypatch.setattr(module, "SETTLE_SECONDS", 3_600.0)
+    watching = Watching(file)
+    append(file, lines(*of_call("a", 1, 2))[:-1])
+    watching.look(2)
+    assert watching.taken.values("a", "pipecat") == [word(1)]
+    monkeypatch.setattr(module, "SETTLE_SECONDS", 0.0)
+    watching.look()
+    append(file, b"\n" + lines(*of_call("a", 3)))
+    watching.look()
+    assert watching.taken.values("a", "pipecat") == [word(1), word(2), word(3)]
+
+
+@pytest.mark.parametrize("at_a_time", [1, 3, 500])
+def test_events_have_the_same_identity_in_whatever_parts_the_file_is_read(
+    file: Path, monkeypatch: pytest.MonkeyPatch, at_a_time: int
+) -> None:
+    begin, end = (
+        [{"conversation_id": name, "type": kind, "timestamp": MS} for name in "ab"]
+        for kind in ("call_started", "call_ended")
+    )
+    words = [event for number in range(1, 5) for name in "ab" for event in of_call(name, number)]
+    append(file, lines(*begin, *words, *end))
+    whole = Watching(file, WatchedFacts(agent="desk"))
+    whole.look()
+    monkeypatch.setattr(module, "LINES_AT_A_TIME", at_a_time)
+    (file.with_suffix(".p")).unlink()
+    parts = Watching(file, WatchedFacts(agent="desk"))
+    for _ in range(12):
+        parts.restart()
+        parts.look()
+    assert sorted(parts.taken.identities) == sorted(whole.taken.identities)
+    assert len(set(whole.taken.identities)) == 12
+    assert parts.taken.control("b") == ["call_started", "call_ended"]
+    assert parts.taken.values("b", "audit")[0]["agent"] == "desk"
+    assert parts.taken.values("b", "pipecat") == [word(number) for number in range(1, 5)]
+
+
+@pytest.mark.parametrize(("first", "then"), [((1,), (5, 6)), ((1, 2), (1, 5, 6))])
+def test_a_file_that_another_one_replaces_is_named_even_if_it_begins_with_the_same_line(
+    file: Path, first: tuple[int, ...], then: tuple[int, ...]
+) -> None:
+    watching = Watching(file)
+    append(file, lines(*of_call("a", *first)))
+    watching.look()
+    file.write_bytes(lines(*of_call("a", *then)))
+    watching.look(2)
+    assert watching.taken.values("a", "pipecat") == [*map(word, first), *map(word, then)]
+    assert len(set(watching.taken.identities)) == len(first) + len(then)
+    assert ["another file has taken its place" in said for said in watching.said] == [True]
+
+
+def test_a_file_is_recognised_by_a_beginning_of_bounded_length(file: Path) -> None:
+    append(file, lines(*of_call("a", *range(50))))
+    sent = Sent()
+    WatchedFile(file, sent, WatchedFacts(), print).news(is_over=False)
+    assert sent.head_bytes == module.HEAD_BYTES < sent.offset
+
+
+def test_a_file_that_is_written_anew_with_the_same_lines_repeats_none(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SETTLE_SECONDS", 3_600.0)
+    watching = Watching(file)
+    append(file, lines(*of_call("a", 1, 2)))
+    watching.look()
+    file.write_bytes(b"")
+    watching.look()
+    part = file.with_name("part")
+    part.write_bytes(lines(*of_call("a", 1, 2, 3)))
+    part.replace(file)
+    watching.look()
+    assert watching.taken.values("a", "pipecat") == [word(1), word(2), word(3)]
+    assert watching.said == []
+
+
+def test_lines_that_are_no_events_are_named_and_left_out(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_LINE_BYTES", 300)
+    watching = Watching(file)
+    append(
+        file, lines(*of_call("a", 1)) + b"{broken\n\n[4]\n" + lines(*of_call("a", 2)) + b"x" * 500
+    )
+    watching.look(3)
+    assert watching.taken.values("a", "pipecat") == [word(1), word(2)]
+    assert len(watching.said) == 3
+    assert any(
+        f"{file}:2: this is not JSON" in said and "the rest goes on" in said
+        for said in watching.said
+    )
+    assert "a line of more than" in watching.said[2]
+
+
+def test_little_is_said_of_one_file(file: Path) -> None:
+    watching = Watching(file)
+    append(file, lines(*of_call("a", 1)) + b"{\n" * 9)
+    watching.look(2)
+    assert ["this is not JSON" in said for said in watching.said] == [True] * 3 + [False]
+
+
+def test_files_of_a_folder_are_sent_those_that_are_added_later_too(tmp_path: Path) -> None:
+    watching = Watching(tmp_path)
+    watching.look()
+    append(tmp_path / "a.jsonl", lines(*of_call("a", 1)))
+    watching.look()
+    entries = [{"timestamp": str(MS), "message_type": "user", "value": "hi"}]
+    append(tmp_path / "whole.jsonl", lines({"id": "w", "audit": entries}))
+    (tmp_path / "list.json").write_text(json.dumps(of_call("l", 1, 2)))
+    watching.look(2)
+    append(tmp_path / "a.jsonl", lines(*of_call("a", 2)))
+    watching.restart()
+    watching.look(2)
+    assert watching.taken.values("a", "pipecat") == [word(1), word(2)]
+    assert watching.taken.values("l", "pipecat") == [word(1), word(2)]
+    assert (
+        watching.taken.control("w") == watching.taken.control("l") == ["call_started", "call_ended"]
+    )
+    assert len(set(watching.taken.identities)) == len(watching.taken.events)
+
+
+def test_a_file_without_lines_that_changes_repeats_events_under_their_identities(
+    tmp_path: Path,
+) -> None:
+    watching = Watching(tmp_path)
+    for count in (2, 3):
+        (tmp_path / "list.json").write_text(json.dumps(of_call("l", *range(count))))
+        watching.look(2)
+    identities = [each for each in watching.taken.identities if each[1] == "pipecat"]
+    assert identities[:2] == identities[2:4]
+    assert len(set(identities)) == 3
+
+
+def test_a_file_that_cannot_be_read_is_named_and_tried_again(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watching = Watching(file.parent)
+    append(file, lines(*of_call("a", 1)))
 
     def refused(*_: object) -> str:
-        raise PermissionError(13, "Permission denied", str(record))
+        raise PermissionError(13, "Permission denied", str(file))
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "_state_of", refused)
         watching.look()
     assert ["cannot be read (Permission denied)" in said for said in watching.said] == [True]
-    watching.look(2)
-    assert watching.taken.events
+    watching.look()
+    assert watching.taken.values("a", "pipecat") == [word(1)]
 
 
 def test_only_so_many_places_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_PLACES", 1)
     watching = Watching(tmp_path)
     for name in ("a", "b"):
-        write_record(tmp_path / "records" / name)
+        append(tmp_path / f"{name}.jsonl", lines(*of_call(name, 1)))
     watching.look(3)
-    assert watching.taken.control("1") == ["call_started", "call_ended"]  # of one of them
-    assert sum("more than 1 records" in said for said in watching.said) == 1
+    assert {call for call, _ in watching.taken.events} == {"a"}
+    assert ["more than 1 records" in said for said in watching.said] == [True]
 
 
 def test_a_position_is_for_one_process_and_one_target(tmp_path: Path) -> None:
