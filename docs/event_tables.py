@@ -258,8 +258,7 @@ def _fields(model: type[BaseModel]) -> tuple[list[str], list[str]]:
     # it is derived from others
     left_out = _NOT_LISTED | ({"timestamp"} if model is ConversationRecord else set())
     for name, is_required, text in _described(schema, schema.get("$defs", {}), "", 0):
-        is_carried = model is ConversationRecord and text == _ANY
-        if name not in left_out and name not in _KIND_FIELDS and not is_carried:
+        if name not in left_out and name not in _KIND_FIELDS:
             (required if is_required else optional).append(f"`{name}` ({text})")
     return required, optional
 

@@ -24,7 +24,7 @@ from schemas.events.pipecat import CallNote, IgnoredLine, ToolLine
 from schemas.events.simulator import CONTROL_EVENTS
 from streamer.offline.contexts import RefusedEvent, arrivals_of
 from streamer.recordings.elements import elements_in
-from streamer.recordings.eva_needs import EvaMiss, eva_misses, is_of_eva
+from streamer.recordings.eva_needs import EvaNeed, eva_misses, is_of_eva
 from streamer.recordings.files import RecordedCall, RecordingError
 from streamer.recordings.places import Place, RecordedFiles, RecordedPath
 from streamer.recordings.reader import NoCallError, read_call
@@ -239,8 +239,7 @@ class Findings:
         contradicted: Latencies of stages that the sounds of their turn contradict, by source and
             stage.
         of_eva: Calls whose turns EVA's rules make.
-        eva_misses: What these rules miss, and for each call that lacks it how often; 0 where it is
-            missing as a whole.
+        eva_misses: What these rules miss, and the calls that lack it.
     """
 
     read: Counter[str] = field(default_factory=Counter)
@@ -252,9 +251,7 @@ class Findings:
     names_by_call: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     contradicted: Counter[tuple[str, ...]] = field(default_factory=Counter)
     of_eva: int = 0
-    eva_misses: defaultdict[EvaMiss, dict[str, int]] = field(
-        default_factory=lambda: defaultdict(dict)
-    )
+    eva_misses: defaultdict[EvaNeed, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def missing(self) -> Iterator[tuple[Result, int, frozenset[str]]]:
         """Each result, the number of calls that have it, and the events that most of the others
@@ -333,7 +330,7 @@ def _note(call: RecordedCall, findings: Findings) -> None:
     if is_of_eva(call):
         findings.of_eva += 1
         for miss in eva_misses(call):
-            findings.eva_misses[miss._replace(places=0)][call.conversation_id] = miss.places
+            findings.eva_misses[miss].append(call.conversation_id)
     findings.refused += refused
     findings.contradicted.update(_contradicted(accepted))
 
@@ -382,8 +379,7 @@ def findings_document(findings: Findings) -> dict[str, Any]:
                     "what_happens": miss.effect,
                     "what_to_do": miss.remedy,
                     "calls": len(calls),
-                    "places": sum(calls.values()),
-                    "conversations": list(calls)[:MAX_NAMED_CALLS],
+                    "conversations": calls[:MAX_NAMED_CALLS],
                 }
                 for miss, calls in findings.eva_misses.items()
             ],
@@ -447,11 +443,9 @@ def finding_lines(findings: Findings) -> Iterator[str]:
             "with a simulated caller:"
         )
     for miss, lacking in findings.eva_misses.items():
-        named = ", ".join(
-            [*list(lacking)[:MAX_NAMED_CALLS], *(["..."] if len(lacking) > MAX_NAMED_CALLS else [])]
-        )
-        often = miss._replace(places=sum(lacking.values())).often
-        yield f"  in {counted(len(lacking), 'call')} ({named}){often}: {miss}"
+        named = ", ".join(lacking[:MAX_NAMED_CALLS])
+        more = ", ..." if len(lacking) > MAX_NAMED_CALLS else ""
+        yield f"  in {counted(len(lacking), 'call')} ({named}{more}): {miss}"
     if calls:
         yield "Results:"
         yield from _results(findings, calls)

@@ -5,17 +5,11 @@ They are what the commands run: `score` is `callgauge score`, `past_calls` is `c
 find`, and `auc` and the others are its `--format agent-inspect`.
 """
 
-import asyncio
-import atexit
-import os
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
-from inspect import isawaitable
 from itertools import chain
 from pathlib import Path
-from threading import Thread
 from typing import Any, Final, TypeVar
 
 from consumers.engine.agent_inspect import (
@@ -250,8 +244,8 @@ Answer = str | bool | None
 """Whether the subgoal is complete, or the model's answer, whose last line is `GRADE: C` or `GRADE:
 I`; None is an invalid answer.
 """
-Judge = Callable[[str], Answer | Awaitable[Answer]]
-"""Gets a whole prompt. It may be a coroutine. It is asked as often as agent-inspect asks."""
+Judge = Callable[[str], Answer]
+"""Gets a whole prompt. It is asked as often as agent-inspect asks."""
 Curve = Sequence[NumericalScore] | Sequence[float]
 """Progress over turns, as `progress` gives it, or its plain values."""
 Result = TypeVar("Result")
@@ -413,7 +407,7 @@ class _Asked:
         )
         texts: list[str] = []
         while wave := voting.next_wave:
-            answers = _answers(self._judge, prompt, wave)
+            answers = [_answer(self._judge, prompt) for _ in range(wave)]
             texts += [answer for answer in answers if isinstance(answer, str) and answer]
             voting.fold(
                 [answer if isinstance(answer, bool) else grade_of(answer) for answer in answers]
@@ -421,68 +415,11 @@ class _Asked:
         return Vote(voting.verdict, tuple(texts))
 
 
-def _answers(judge: Judge, prompt: str, count: int) -> list[Answer]:
-    """So many answers to one prompt. Those of a coroutine come side by side."""
-    given: Sequence[Any] = [judge(prompt) for _ in range(count)]
-    if any(map(isawaitable, given)):
-        given = _judges().answers_of(given)
-    answers: list[Answer] = []
-    for answer in given:
-        if not (answer is None or isinstance(answer, str | bool)):
-            expected = "the model's answer as text, True, False or None"
-            raise TypeError(
-                f"the judge gave no answer: expected {expected}; seen {type(answer).__name__}"
-            )
-        answers.append(answer)
-    return answers
-
-
-class _JudgesLoop:
-    """The event loop of judges that are coroutines, in a thread of its own.
-
-    All of them share it, because a model's client keeps connections, which belong to the loop in
-    which they were opened. The loop of a notebook cannot be it: it runs the cell that waits for the
-    answers.
-    """
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = Thread(target=self._loop.run_forever, name="judges", daemon=True)
-        self._thread.start()
-        atexit.register(self.close)
-
-    def answers_of(self, given: Sequence[Any]) -> list[Any]:
-        """The answers, once all are here. If one fails the others are cancelled, and its error is
-        raised.
-        """
-        together = asyncio.run_coroutine_threadsafe(_gathered(given), self._loop)
-        try:
-            return together.result()
-        except BaseException:  # also when a person interrupts the wait
-            together.cancel()
-            raise
-
-    def close(self) -> None:
-        """Ends the thread; a process that was forked has none."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
-
-
-@cache
-def _judges() -> _JudgesLoop:
-    return _JudgesLoop()
-
-
-# a thread does not live on in a forked process
-os.register_at_fork(after_in_child=_judges.cache_clear)
-
-
-async def _gathered(given: Sequence[Any]) -> list[Any]:
-    tasks = [asyncio.ensure_future(each) for each in given]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
+def _answer(judge: Judge, prompt: str) -> Answer:
+    given: Any = judge(prompt)
+    if given is None or isinstance(given, str | bool):
+        return given
+    raise TypeError(
+        "the judge gave no answer: expected the model's answer as text, True, False or None; seen "
+        f"{type(given).__name__}"
+    )

@@ -101,13 +101,11 @@ class Entries:
     Attributes:
         newest: The newest entries that match, oldest first, each refused record once.
         by_reason: Number of all matching entries, by reason.
-        by_call: The same by conversation and reason, of the first `MAX_COUNTED` of these.
         unreadable: Records of another program or of a newer version.
     """
 
     newest: list[QuarantineRecord] = field(default_factory=list)
     by_reason: Counter[RefusalReason] = field(default_factory=Counter)
-    by_call: Counter[tuple[str, RefusalReason]] = field(default_factory=Counter)
     unreadable: int = 0
 
     @property
@@ -147,9 +145,6 @@ async def quarantined(
         if not wanted.matches(record):
             continue
         found.by_reason[record.reason] += 1
-        of_call = record.key, record.reason
-        if of_call in found.by_call or len(found.by_call) < MAX_COUNTED:
-            found.by_call[of_call] += 1
         place = Coordinates.of(record)
         if place in by_place:  # an evaluator that was killed may have refused it once more
             continue
@@ -530,10 +525,6 @@ def _closed_since_ms(settings: Settings, entries: Sequence[QuarantineRecord]) ->
 MAX_VALUE_BYTES: Final = 2_000
 MAX_HEADERS: Final = 20
 _MAX_HEADER_BYTES: Final = 200
-MAX_COUNTED: Final = 10_000
-"""Pairs of conversation and reason that are counted."""
-MAX_SHOWN_CALLS: Final = 10
-"""Conversations that are shown of one reason."""
 
 
 def shown_bytes(raw: bytes, most: int) -> str:
@@ -570,25 +561,12 @@ def listing(entries: Sequence[QuarantineRecord]) -> RenderableType:
 
 
 def summary(found: Entries) -> RenderableType:
-    """How many entries match, by reason and by conversation, the most frequent first."""
+    """How many entries match, by reason, the most frequent first."""
     table = Table(box=None, pad_edge=False)
     table.add_column("entries", justify="right")
     table.add_column("reason")
-    table.add_column("conversation")
     for reason, count in found.by_reason.most_common():
-        of_calls = Counter(
-            {key: number for (key, each), number in found.by_call.items() if each is reason}
-        )
-        table.add_row(
-            str(count),
-            reason.value,
-            "all" if len(of_calls) > 1 else next(iter(of_calls), "") or "(no key)",
-        )
-        if len(of_calls) > 1:
-            for key, number in of_calls.most_common(MAX_SHOWN_CALLS):
-                table.add_row(str(number), "", key or "(no key)")
-            if (more := len(of_calls) - MAX_SHOWN_CALLS) > 0:
-                table.add_row("", "", f"and {more} more")
+        table.add_row(str(count), reason.value)
     return table
 
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 from typing import Final, Never
 
-import structlog
 from pydantic import ValidationError
 
 from consumers.engine.evaluator import PartitionEvaluator
@@ -51,8 +50,6 @@ next at once.
 """
 HAND_OVER_SECONDS: Final = 1.0
 """How long the last transaction may take when the role stops."""
-
-log = structlog.get_logger()
 
 
 class _OneFile:
@@ -195,11 +192,6 @@ class FileEvaluator:
             self.partition.move_to(row.place)
             with contextlib.suppress(NotWrittenError):  # the next start does it
                 await self._log.settle(self.partition.evaluator.open_calls, row.place)
-        log.info(
-            "evaluator_ready",
-            open_calls=len(self.partition.evaluator.open_calls),
-            place=self.partition.next_offset,
-        )
 
     async def _read_for_ever(self) -> Never:
         partition = self.partition

@@ -342,13 +342,14 @@ class Partition:
         self.evaluator.drain_counts()
         self._counted = self._counts()
         known, withheld = recovering.known, recovering.withheld
-        log.info(
-            "partition_recovered",
-            partition=self.number,
-            records=self.next_offset - known.start,
-            open_calls=len(self.evaluator.open_calls),
-            are_published_again=withheld is not None,
-        )
+        if records := self.next_offset - known.start:
+            log.info(
+                "partition_recovered",
+                partition=self.number,
+                records=records,
+                open_calls=len(self.evaluator.open_calls),
+                are_published_again=withheld is not None,
+            )
         if withheld is not None:
             self._publish_again(known, withheld)
 

@@ -15,17 +15,15 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 import structlog
-from pydantic import ValidationError
 
-from consumers.history.annotations import FromPeople
-from consumers.history.sqlite import Batch, HistoryBrokenError, SqliteHistory
+from consumers.history.batches import batch_of
+from consumers.history.sqlite import HistoryBrokenError, SqliteHistory
 from consumers.log.commits import NotWrittenError
-from consumers.log.file import DecidedRecord, FileLog
+from consumers.log.file import FileLog
 from consumers.runtime.process import pause_unless
 from consumers.runtime.registry import Instruments
 from consumers.store.rows import Place
-from schemas.annotations import ANNOTATION, Annotation, ForgottenTenant
-from schemas.rows import DECODED, RowError, StoredRow
+from schemas.rows import DECODED, StoredRow
 from schemas.topics import ANNOTATIONS_TOPIC, TRANSCRIPTS_TOPIC
 
 TOPICS: Final = (*DECODED, TRANSCRIPTS_TOPIC, ANNOTATIONS_TOPIC)
@@ -204,7 +202,9 @@ class FileHistory:
         }
         records = [record for each in polled.values() for record in each]
         if records:
-            batch = _batch(polled, self._place)
+            kept = {self._place(topic): (topic, found) for topic, found in polled.items() if found}
+            # Refused are rows of another version; notes have no personal data in this log.
+            batch, _ = batch_of(kept, str)
             self._forgotten |= await self._in_thread(store.forgotten_in, batch)
             left_out = await self._in_thread(store.write, batch)
             for outcome, count in left_out._asdict().items():
@@ -227,40 +227,3 @@ class FileHistory:
 
 def _forgotten_of(store: SqliteHistory, calls: Iterable[str]) -> set[str]:
     return set(filter(store.is_forgotten, calls)) if store.forgotten_calls() else set()
-
-
-def _batch(polled: "dict[str, list[DecidedRecord]]", place_of: Callable[[str], Place]) -> Batch:
-    rows: list[StoredRow] = []
-    annotations: list[tuple[str, Annotation]] = []
-    forgotten: list[str] = []
-    tenants: list[ForgottenTenant] = []
-    for topic, decode in DECODED.items():
-        for record in polled[topic]:
-            with contextlib.suppress(RowError):  # of another version
-                rows.append(decode(record.value))
-    for record in polled[ANNOTATIONS_TOPIC]:
-        if not record.value:
-            forgotten.append(record.key.decode())
-            continue
-        with contextlib.suppress(ValidationError):
-            said = ANNOTATION.validate_json(record.value)
-            if isinstance(said, ForgottenTenant):
-                tenants.append(said)
-            else:
-                annotations.append((record.key.decode(), said))
-    positions = {place_of(topic): each[-1].offset + 1 for topic, each in polled.items() if each}
-    of_people = {
-        place: offset for place, offset in positions.items() if place == place_of(ANNOTATIONS_TOPIC)
-    }
-    transcripts = [
-        (record.key.decode(), record.timestamp, record.value)
-        for record in polled[TRANSCRIPTS_TOPIC]
-    ]
-    first_ms = min((record.timestamp for each in polled.values() for record in each), default=0)
-    return Batch(
-        rows,
-        transcripts,
-        {place: at for place, at in positions.items() if place not in of_people},
-        FromPeople(annotations, forgotten, tenants, of_people),
-        first_ms,
-    )

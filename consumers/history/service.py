@@ -17,25 +17,15 @@ from typing import Any, Final
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
-from pydantic import ValidationError
 
 from consumers.engine.redaction.redactor import Redactor
-from consumers.history.annotations import FromPeople
+from consumers.history.batches import batch_of
 from consumers.history.settings import HistorySettings
-from consumers.history.sqlite import Batch, HistoryBrokenError, SqliteHistory
+from consumers.history.sqlite import HistoryBrokenError, SqliteHistory
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.logs import about_record
 from consumers.runtime.process import SetupError, finish_unless
 from consumers.runtime.registry import Instruments
-from schemas.annotations import (
-    ANNOTATION,
-    MAX_ANNOTATION_BYTES,
-    MAX_NOTE_CHARS,
-    Annotation,
-    ForgottenTenant,
-)
-from schemas.quarantine import UndecodableRecord
-from schemas.rows import DECODED, RowError, StoredRow
 from schemas.topics import (
     ANNOTATIONS_TOPIC,
     OWN_TOPIC,
@@ -234,7 +224,15 @@ class HistoryRole:
         """Writes what was polled, again and again until it is written; returns whether reading can
         go on after it.
         """
-        batch = self._batch(polled)
+        prefix = self._kafka.topic("")
+        batch, refused = batch_of(
+            {
+                (tp.topic, tp.partition): (tp.topic.removeprefix(prefix), records)
+                for tp, records in polled.items()
+            },
+            self._redactor.redact,
+        )
+        self._refuse(refused)
         while not stop.is_set():
             try:
                 self._is_forgetting = batch.people.forgets
@@ -275,75 +273,6 @@ class HistoryRole:
                 lag[tp.topic,] += max(0, end - await consumer.position(tp))
         self._lag = lag
 
-    def _batch(self, polled: Mapping[TopicPartition, Sequence[Any]]) -> Batch:
-        annotations_topic = self._kafka.topic(ANNOTATIONS_TOPIC)
-        decoded = {self._kafka.topic(topic): decode for topic, decode in DECODED.items()}
-        rows: list[StoredRow] = []
-        transcripts: list[tuple[str, int, bytes]] = []
-        annotations: list[tuple[str, Annotation]] = []
-        forgotten: list[str] = []
-        tenants: list[ForgottenTenant] = []
-        refused: list[tuple[Any, str]] = []
-        for record in (record for records in polled.values() for record in records):
-            if isinstance(record, UndecodableRecord):
-                refused.append((record, str(record)))
-            elif record.topic == annotations_topic:
-                conversation_id = (record.key or b"").decode("utf-8", "replace")
-                try:
-                    said = None if record.value is None else self._said(record)
-                except (ValidationError, _UnfitError) as error:
-                    refused.append((record, _reason(error)))
-                    continue
-                if not conversation_id:
-                    refused.append((record, "it has no conversation id as its key"))
-                elif said is None:
-                    forgotten.append(conversation_id)
-                elif isinstance(said, ForgottenTenant):
-                    tenants.append(said)
-                else:
-                    annotations.append((conversation_id, said))
-            elif record.value is None:  # a mark of an evaluator
-                continue
-            elif record.topic in decoded:
-                try:
-                    rows.append(decoded[record.topic](record.value))
-                except RowError as error:
-                    refused.append((record, str(error)))
-            else:
-                transcripts.append(
-                    ((record.key or b"").decode("utf-8", "replace"), record.timestamp, record.value)
-                )
-        self._refuse(refused)
-        positions = {(tp.topic, tp.partition): each[-1].offset + 1 for tp, each in polled.items()}
-        of_people = {
-            place: offset for place, offset in positions.items() if place[0] == annotations_topic
-        }
-        return Batch(
-            rows,
-            transcripts,
-            {place: offset for place, offset in positions.items() if place not in of_people},
-            FromPeople(annotations, forgotten, tenants, of_people),
-            min((each[0].timestamp for each in polled.values()), default=0),
-        )
-
-    def _said(self, record: Any) -> Annotation | ForgottenTenant:
-        """What a record of `annotations` says: a note without personal data, and no moment after
-        that of the record itself.
-
-        Raises:
-            ValidationError, _UnfitError: It says nothing that can be kept.
-        """
-        if len(record.value) > MAX_ANNOTATION_BYTES:
-            raise _UnfitError(
-                f"it has {len(record.value)} bytes, and {MAX_ANNOTATION_BYTES} are the most"
-            )
-        said = ANNOTATION.validate_json(record.value)
-        at_ms = min(said.at_ms, record.timestamp)
-        if isinstance(said, ForgottenTenant):
-            return said.model_copy(update={"at_ms": at_ms})
-        note = self._redactor.redact(said.note)[:MAX_NOTE_CHARS]
-        return said.model_copy(update={"at_ms": at_ms, "note": note})
-
     def _refuse(self, refused: Sequence[tuple[Any, str]]) -> None:
         if refused:
             self._instruments.inc("callgauge_history_records_total", ("refused",), len(refused))
@@ -379,15 +308,3 @@ class HistoryRole:
                 "and the other roles go "
                 "on.",
             )
-
-
-class _UnfitError(Exception):
-    """A record of `annotations` cannot be kept, for this reason."""
-
-
-def _reason(error: ValidationError | _UnfitError) -> str:
-    """Why a record is refused, in one line without its content."""
-    if isinstance(error, _UnfitError):
-        return str(error)
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    return f"{'.'.join(str(each) for each in first['loc'])[:100]}: {first['msg']}"

@@ -69,7 +69,7 @@ class AgentToolReply(WireModel):
 
 class McpToolState(WireModel):
     """A state of one use of a tool of an MCP server: `loading`, `awaiting_approval`, `success` or
-    `failure`. `timestamp`, the server's own time as text, is not read.
+    `failure`. Its other fields are not read.
     """
 
     tool_name: Name
@@ -78,10 +78,6 @@ class McpToolState(WireModel):
     parameters: JsonValue = None
     result: JsonValue = None
     error_message: Text | None = None
-    service_id: Any = None
-    tool_description: Any = None
-    timestamp: Any = None
-    approval_timeout_secs: Any = None
 
     @property
     def answer(self) -> Any:
@@ -486,8 +482,10 @@ class ConversationRecord(WireModel):
     """A conversation after ElevenLabs has processed it.
 
     `timestamp` (ms) is that of the bridge, or of the webhook, or the end of the call, in this
-    order.
+    order. What no rule reads of it is neither kept nor counted as unknown.
     """
+
+    model_config = ConfigDict(extra="ignore")
 
     timestamp: WireTimeMs
     transcript: Annotated[
@@ -500,25 +498,6 @@ class ConversationRecord(WireModel):
     metadata: Annotated[
         RecordMetadata, BeforeValidator(lambda value: {} if value is None else value)
     ] = RecordMetadata()
-    # Carried: named, so that only fields that the contract does not know are counted.
-    type: Name | None = None
-    event_timestamp: Any = None
-    analysis: Any = None
-    branch_id: Any = None
-    conversation_initiation_client_data: Any = None
-    conversation_product: Any = None
-    environment: Any = None
-    has_audio: Any = None
-    has_auxiliary_audio: Any = None
-    has_response_audio: Any = None
-    has_user_audio: Any = None
-    agent_message_count: Any = None
-    otlp_traces: Any = None
-    tag_ids: Any = None
-    user_id: Any = None
-    user_message_count: Any = None
-    version_id: Any = None
-    visited_agents: Any = None
 
     @model_validator(mode="before")
     @classmethod

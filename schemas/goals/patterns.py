@@ -6,7 +6,10 @@ RE2 is no replacement: its words and borders of words are ASCII.
 """
 
 import re
-from typing import Annotated, Final, NamedTuple
+import warnings
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import AfterValidator, StringConstraints
 
@@ -23,16 +26,13 @@ MAX_GROUP_DEPTH: Final = 20
 MAX_SEARCHED_CHARS: Final = 8_192
 """A text is searched up to here: some eight minutes of one side speaking without a pause."""
 
-_ESCAPED_SETS: Final = frozenset("dDwWsS")
-_ESCAPED_PLACES: Final = frozenset("bB")
-_ESCAPED_SPACES: Final = frozenset("nt")
-_MEANINGFUL: Final = frozenset("{}[])*+?|")
 _FLAGS: Final = re.IGNORECASE | re.DOTALL
-_COUNTS: Final = re.compile(r"\{(\d{1,9})(?:(,)(\d{0,9}))?\}")
+_PARSER: Final[Any] = import_module("re._parser")
+"""What `re.compile` reads a pattern with: so what is counted here is what `re` searches."""
 
 
 class PatternError(ValueError):
-    """A pattern is refused. The text has the place, the reason, and what to write instead."""
+    """A pattern is refused. The text has the reason, and what to write instead."""
 
 
 class _Cost(NamedTuple):
@@ -83,13 +83,18 @@ def worst_steps(pattern: str) -> int:
         >>> worst_steps("a+")
         Traceback (most recent call last):
         ...
-        schemas.goals.patterns.PatternError: character 2: + repeats without a bound; say how often at most, for example {1,80}
+        schemas.goals.patterns.PatternError: it repeats without a bound (*, + or {3,}); say how often at most, for example {1,80}
     """
-    cost = _Reader(pattern).whole()
     try:
-        compiled(pattern)
-    except re.error as error:
+        with warnings.catch_warnings():
+            # of sets whose meaning will change one day
+            warnings.simplefilter("error", FutureWarning)
+            tree = _PARSER.parse(pattern, _FLAGS)
+    except (re.error, FutureWarning, OverflowError, RecursionError) as error:
         raise PatternError(f"{error}; see the syntax of Python's regular expressions") from error
+    if tree.state.flags & ~(_FLAGS | re.UNICODE):
+        raise PatternError("flags such as (?i) are not taken; case is ignored in any case")
+    cost = _of_sequence(tree)
     if cost.steps > MAX_PATTERN_STEPS:
         seen = "more than a billion" if cost.steps >= _TOO_MANY else f"{cost.steps:,}"
         raise PatternError(
@@ -111,150 +116,39 @@ PatternText = Annotated[
 """A pattern that has been read and is not too costly."""
 
 
-class _Reader:
-    """Reads a pattern from left to right and counts its cost."""
+def _of_sequence(parts: Iterable[tuple[Any, Any]], depth: int = 0) -> _Cost:
+    """The cost of parts as Python's own reader of patterns has them."""
+    if depth > MAX_GROUP_DEPTH:
+        raise PatternError(f"groups are nested deeper than {MAX_GROUP_DEPTH}")
+    cost = _NOTHING
+    for kind, content in parts:
+        cost = cost.then(_of_part(str(kind), content, depth))
+    return cost
 
-    def __init__(self, pattern: str) -> None:
-        self._pattern = pattern
-        self._at = 0
-        self._depth = 0
 
-    def whole(self) -> _Cost:
-        cost = self._alternatives()
-        if self._at < len(self._pattern):
-            raise self._error("this ) closes nothing; write \\) for the character")
-        return cost
-
-    def _alternatives(self) -> _Cost:
-        ways = steps = 0
-        while True:
-            one = self._sequence()
-            ways, steps = ways + one.ways, steps + one.steps
-            if self._next() != "|":
-                return _bounded(ways, steps)
-            self._at += 1
-
-    def _sequence(self) -> _Cost:
-        cost = _NOTHING
-        while self._next() not in ("", "|", ")"):
-            cost = cost.then(self._quantified(self._part()))
-        return cost
-
-    def _part(self) -> _Cost:
-        character = self._next()
-        if character == "(":
-            return self._group()
-        if character == "[":
-            self._set()
-        elif character == "\\":
-            self._escape(_ESCAPED_SETS | _ESCAPED_PLACES | _ESCAPED_SPACES)
-        elif character in _MEANINGFUL:
-            raise self._error(
-                f"{character} has nothing before it to repeat or close; write \\{character} for "
-                "the character"
-            )
-        else:
-            self._at += 1
-        return _ONE_CHARACTER
-
-    def _group(self) -> _Cost:
-        start = self._at
-        self._at += 1
-        if self._next() == "?":
-            if self._pattern[self._at : self._at + 2] != "?:":
-                raise self._error(
-                    "of the groups that begin with (? only (?: is taken; case is ignored in any "
-                    "case"
+def _of_part(kind: str, content: Any, depth: int) -> _Cost:
+    match kind:
+        case "LITERAL" | "NOT_LITERAL" | "ANY" | "IN" | "AT":
+            return _ONE_CHARACTER
+        case "BRANCH":
+            each = [_of_sequence(parts, depth + 1) for parts in content[1]]
+            return _bounded(sum(one.ways for one in each), sum(one.steps for one in each))
+        case "SUBPATTERN" if not content[1] and not content[2]:  # flags that begin and end there
+            return _of_sequence(content[3], depth + 1)
+        case "MAX_REPEAT":
+            least, most, parts = content
+            if most == _PARSER.MAXREPEAT:
+                raise PatternError(
+                    "it repeats without a bound (*, + or {3,}); say how often at most, for example "
+                    "{1,80}"
                 )
-            self._at += 2
-        self._depth += 1
-        if self._depth > MAX_GROUP_DEPTH:
-            raise self._error(f"groups are nested deeper than {MAX_GROUP_DEPTH}")
-        cost = self._alternatives()
-        self._depth -= 1
-        if self._next() != ")":
-            raise self._error("this ( is never closed; write \\( for the character", start)
-        self._at += 1
-        return cost
-
-    def _set(self) -> None:
-        start = self._at
-        self._at += 1
-        if self._next() == "^":
-            self._at += 1
-        if self._next() == "]":
-            raise self._error("a set needs a character; write \\] for the bracket itself")
-        while (character := self._next()) != "]":
-            if not character:
-                raise self._error("this [ is never closed; write \\[ for the character", start)
-            if character == "\\":
-                self._escape(_ESCAPED_SETS | _ESCAPED_SPACES)
-                continue
-            # Python warns that their meaning will change one day.
-            if character == "[" or self._pattern[self._at : self._at + 2] in (
-                "--",
-                "&&",
-                "||",
-                "~~",
-            ):
-                raise self._error(f"write \\{character} for this character in a set")
-            self._at += 1
-        self._at += 1
-
-    def _escape(self, letters: frozenset[str]) -> None:
-        escaped = self._pattern[self._at + 1 : self._at + 2]
-        if not escaped:
-            raise self._error("a backslash at the end; write two for the character")
-        if escaped.isascii() and escaped.isalnum() and escaped not in letters:
-            known = ", ".join("\\" + each for each in sorted(letters))
-            raise self._error(f"\\{escaped} is not taken; there are {known}")
-        self._at += 2
-
-    def _quantified(self, one: _Cost) -> _Cost:
-        match self._next():
-            case "?":
-                self._at += 1
-                counts = 0, 1
-            case "{":
-                counts = self._counts()
-            case "*" | "+" as sign:
-                example = "{0,80}" if sign == "*" else "{1,80}"
-                raise self._error(
-                    f"{sign} repeats without a bound; say how often at most, for example {example}"
-                )
-            case _:
-                return one
-        if self._next() in ("?", "+", "*", "{"):
-            raise self._error(
-                f"{self._next()} behind a repetition is not taken; put the repetition in a group "
-                "(?:...)"
-            )
-        return _repeated(one, *counts)
-
-    def _counts(self) -> tuple[int, int]:
-        found = _COUNTS.match(self._pattern, self._at)
-        if found is None:
-            raise self._error("{ is no repetition like {2} or {0,80}; write \\{ for the character")
-        if found[2] and not found[3]:
-            raise self._error(
-                f"{found[0]} repeats without a bound; say how often at most, for example "
-                f"{{{found[1]},80}}"
-            )
-        least = int(found[1])
-        most = int(found[3]) if found[2] else least
-        if most < least or most > MAX_REPEATS:
-            raise self._error(
-                f"{found[0]} must go from a smaller to a larger number, {MAX_REPEATS} at most"
-            )
-        self._at = found.end()
-        return least, most
-
-    def _next(self) -> str:
-        """The character that comes next; empty at the end."""
-        return self._pattern[self._at : self._at + 1]
-
-    def _error(self, text: str, at: int | None = None) -> PatternError:
-        return PatternError(f"character {(self._at if at is None else at) + 1}: {text}")
+            if most > MAX_REPEATS:
+                raise PatternError(f"{{{least},{most}}} repeats more than {MAX_REPEATS} times")
+            return _repeated(_of_sequence(parts, depth + 1), least, most)
+    raise PatternError(
+        "it has more than characters, sets, groups, alternatives and bounded repetitions: no "
+        f"{kind.lower().replace('_', ' ')} is taken"
+    )
 
 
 def _bounded(ways: int, steps: int) -> _Cost:

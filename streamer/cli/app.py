@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
+from consumers.runtime.process import OperatorError
 from streamer.facts import READER_GONE, installed_version
 
 GROUPS: Final = {
@@ -64,11 +64,6 @@ _NAME_CHARS: Final = max(map(len, COMMANDS))
 
 _OF_THE_PARSER: Final = "Value error, "
 """The words that pydantic, with which typer reads values, puts before the text of an error."""
-_FILES_OF_SHELLS: Final = (
-    *(".bashrc", ".bash_completions/callgauge.sh", ".zshrc", ".zfunc/_callgauge"),
-    ".config/fish/completions/callgauge.fish",
-)
-"""Below the home folder: what typer writes for bash, zsh and fish."""
 _KINDS: Final = {"str": "TEXT", "Path": "PATH", "int": "N", "float": "N"}
 """What stands for a value in the help, by the type that the code gives it; an option can have a
 word of its own.
@@ -102,7 +97,7 @@ class _LazyCommands(TyperGroup):
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
         """Reads the options before the command; `--help` and `--version` print here."""
-        with _quiet_without_reader(), _told_visibly(), _told_what_changed():
+        with _quiet_without_reader(), _told_visibly():
             return super().make_context(*arguments, **options)
 
     def invoke(self, ctx: Any) -> Any:
@@ -110,7 +105,14 @@ class _LazyCommands(TyperGroup):
         a word.
         """
         with _quiet_without_reader(), _told_visibly():
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            except OperatorError as error:
+                if error.is_away and _takes_folder(ctx.invoked_subcommand):
+                    from streamer.served_folder import hint_of_served
+
+                    error.add_note(hint_of_served())
+                raise
 
 
 @contextmanager
@@ -151,34 +153,6 @@ def _told_visibly() -> Iterator[None]:
         raise
 
 
-@contextmanager
-def _told_what_changed() -> Iterator[None]:
-    """Says after `--install-completion` which files it wrote, and what it added to those that were
-    there; typer names the script only.
-    """
-    if "--install-completion" not in sys.argv[1:2]:
-        yield
-        return
-    before = _lines_of_shells()
-    try:
-        yield
-    finally:
-        for place, lines in _lines_of_shells().items():
-            if (had := before.get(place)) is None:
-                typer.echo(f"New file: {place}")
-            elif added := [line for line in lines if line and line not in had]:
-                typer.echo(f"Added to {place}:\n" + "\n".join(f"  {line}" for line in added))
-        typer.echo("To remove completion, delete the new file and these lines.")
-
-
-def _lines_of_shells() -> dict[Path, list[str]]:
-    """The lines of each file of a shell that completion may change, as far as it is there."""
-    places = (Path.home() / name for name in _FILES_OF_SHELLS)
-    return {
-        place: place.read_text(errors="replace").splitlines() for place in places if place.is_file()
-    }
-
-
 def _reader_is_gone() -> bool:
     """Whether standard output is a pipe that nobody reads any more."""
     poll = select.poll()
@@ -197,6 +171,13 @@ def loaded(name: str) -> Any:
         each.help = help_text(each.help)
         each.get_params = partial(_with_kinds, each.get_params)
     return command
+
+
+def _takes_folder(name: str) -> bool:
+    """Whether a command, or one of its own, reads what `serve` keeps. The others are for Kafka."""
+    command = loaded(name)
+    commands = (command, *getattr(command, "commands", {}).values())
+    return any(each.name == "folder" for one in commands for each in one.params)
 
 
 def _with_kinds(parameters: Callable[[Any], list[Any]], context: Any) -> list[Any]:

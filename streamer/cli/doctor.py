@@ -37,10 +37,9 @@ def doctor(
     they know: what does not work, their version, settings that differ from those here, how far they
     are behind, and what they have refused or not understood since their start.
 
-    It also checks the files of goals, a judge without a key, how long topics keep records, the
-    replicas, the clocks of this machine and the brokers, which input has had no event for 10
-    minutes, the groups of the roles and their lag, and whether ingest and monitor, if they are set
-    up, may write to the input topics.
+    It also checks the files of goals, a judge without a key, how long topics keep records, which
+    input has had no event for 10 minutes, and the groups of the roles and their lag. Of the clocks
+    of brokers and the rights of roles the roles tell.
 
     With the --folder of `callgauge serve` it asks the process that serves it, and looks at the
     folder itself: format, size and rights of its files, room on its disk, an address on

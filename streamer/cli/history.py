@@ -15,7 +15,6 @@ from streamer.cli.options import (
     JsonOption,
     JudgeOption,
     JudgeSwitch,
-    ParquetOption,
     PathsArgument,
     PrefixOption,
     ProcessesOption,
@@ -23,7 +22,7 @@ from streamer.cli.options import (
     TableRows,
     VerdictsOption,
     require_judge,
-    wants_table,
+    require_one_result,
 )
 
 if TYPE_CHECKING:
@@ -110,7 +109,6 @@ def find(
     folder: FolderOption = None,
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
-    parquet: ParquetOption = None,
     kind: RowsOption = TableRows.CALLS,
     config: ConfigOption = None,
 ) -> None:
@@ -127,7 +125,7 @@ def find(
         callgauge history find --since 7d --agent desk --where "p95_ms > 3000"
         callgauge history find --where "failed_tools ~ payment" --text refund
         callgauge history find --since 30d --most 10000 --csv > calls.csv
-        callgauge history find --where "success = 0" --rows turns --parquet turns.parquet
+        callgauge history find --where "success = 0" --rows turns --csv > turns.csv
     """
     from consumers.history.search import MAX_ROWS, CallSearch, require_column
     from consumers.runtime.process import wall_clock_ms
@@ -135,12 +133,10 @@ def find(
     from streamer.terminal import output_console, print_document, say
     from streamer.time_bounds import moment_given
 
-    is_table = wants_table(as_csv, parquet, as_json)
-    if is_table:  # loading it takes as long as finding calls
+    require_one_result(as_csv, as_json)
+    if as_csv:  # loading it takes as long as finding calls
         from schemas.columns import CALL_COLUMNS, OWN_COLUMNS, TURN_COLUMNS
-        from streamer.tables import LABELS_COLUMN, own_rows, print_table, require_parquet, turn_rows
-    if parquet is not None:
-        require_parquet(parquet)
+        from streamer.tables import LABELS_COLUMN, own_rows, print_table, turn_rows
     require_column(sort, "--sort")
     question = CallSearch(
         since_ms=moment_given(since),
@@ -162,7 +158,7 @@ def find(
         rows = store.find(question)
         people = store.annotations_of([str(row["conversation_id"]) for row in rows])
         others = "" if rows else where_others_are(store, question)
-        if is_table and kind is not TableRows.CALLS:
+        if as_csv and kind is not TableRows.CALLS:
             calls = [
                 call
                 for row in rows
@@ -170,14 +166,10 @@ def find(
             ]
             if kind is TableRows.TURNS:
                 print_table(
-                    TURN_COLUMNS,
-                    (turn for call in calls for turn in turn_rows(call.turns)),
-                    parquet,
+                    TURN_COLUMNS, (turn for call in calls for turn in turn_rows(call.turns))
                 )
             else:
-                print_table(
-                    OWN_COLUMNS, (value for call in calls for value in own_rows(call.own)), parquet
-                )
+                print_table(OWN_COLUMNS, (row for call in calls for row in own_rows(call.own)))
     labels = {
         name: " ".join(sorted({each.label for each in said if each.label}))
         for name, said in people.items()
@@ -189,10 +181,10 @@ def find(
                 for row in rows
             ]
         )
-    elif is_table:
+    elif as_csv:
         if kind is TableRows.CALLS:
             table = ([*row.values(), labels.get(str(row["conversation_id"]))] for row in rows)
-            print_table((*CALL_COLUMNS, LABELS_COLUMN), table, parquet)
+            print_table((*CALL_COLUMNS, LABELS_COLUMN), table)
     elif rows:
         output_console().print(calls_table(rows, labels, output_console().width))
     if not as_json and len(rows) == most:

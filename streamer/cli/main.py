@@ -25,10 +25,8 @@ def main() -> None:
         from streamer.terminal import say
 
         say(error)
-        if error.is_away and sys.argv[1:2] not in (["run"], ["topics"]):  # which are for Kafka
-            from streamer.served_folder import hint_of_served
-
-            say(hint_of_served())
+        for hint in getattr(error, "__notes__", ()):
+            say(hint)
         sys.exit(error.exit_code)
 
 

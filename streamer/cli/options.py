@@ -138,10 +138,6 @@ CsvOption = Annotated[
         "--csv", help="Print rows for programs, as CSV; docs/tables.md lists the columns."
     ),
 ]
-ParquetOption = Annotated[
-    Path | None,
-    typer.Option("--parquet", metavar="FILE", help="Write these rows to a Parquet file."),
-]
 
 
 class TableRows(StrEnum):
@@ -160,18 +156,16 @@ RowsOption = Annotated[
 ]
 
 
-def wants_table(as_csv: bool, parquet: Path | None, *others: object) -> bool:  # noqa: FBT001 - the option itself
-    """Whether rows for programs are asked for.
+def require_one_result(as_csv: bool, *others: object) -> None:  # noqa: FBT001 - the option itself
+    """Requires one form of the result.
 
     Raises:
-        BadParameter: So are other results.
+        BadParameter: Rows for programs are asked for, and another form too.
     """
-    wanted = as_csv or parquet is not None
-    if wanted and as_csv + (parquet is not None) + any(others) > 1:
+    if as_csv and any(others):
         raise typer.BadParameter(
-            "--csv, --parquet and other forms of the result exclude each other: choose one."
+            "--csv and other forms of the result exclude each other: choose one."
         )
-    return wanted
 
 
 class JudgeSwitch(StrEnum):

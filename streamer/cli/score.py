@@ -17,14 +17,13 @@ from streamer.cli.options import (
     GoalsOption,
     JudgeOption,
     JudgeSwitch,
-    ParquetOption,
     PathsArgument,
     ProcessesOption,
     RowsOption,
     TableRows,
     VerdictsOption,
     require_judge,
-    wants_table,
+    require_one_result,
 )
 from streamer.facts import Scorer
 
@@ -60,7 +59,6 @@ def score(
         ),
     ] = ScoreFormat.ROWS,
     as_csv: CsvOption = False,
-    parquet: ParquetOption = None,
     rows: RowsOption = TableRows.CALLS,
     goals: GoalsOption = None,
     judge: JudgeOption = JudgeSwitch.OFF,
@@ -102,7 +100,7 @@ def score(
     its traces; --judge on asks a model. No broker is needed.
 
     With --format table each call is one row: how long callers waited, which goals were reached, how
-    it ended. Below it is what stands out, turn by turn. --csv and --parquet are tables for
+    it ended. Below it is what stands out, turn by turn. --csv is a table for
     programs, with a row for each call or, with --rows turns, for each turn.
 
     Time is the time of the events, and silence lasts as long as in the recording. Limits that would
@@ -146,7 +144,7 @@ def score(
 
     require_judge(verdicts, judge)
     asks_judge = judge is JudgeSwitch.ON
-    is_table = wants_table(as_csv, parquet, output is not ScoreFormat.ROWS, all_rows)
+    require_one_result(as_csv, output is not ScoreFormat.ROWS, all_rows)
     if output is ScoreFormat.AGENT_INSPECT:
         if all_rows or arrival is not None or processes is not None:
             raise typer.BadParameter(
@@ -188,8 +186,8 @@ def score(
     if output is ScoreFormat.TABLE:
         _print_table(found, plan, settings, verdicts)
         return
-    if is_table:
-        _write_rows(found, plan, settings, verdicts, rows, parquet, processes)
+    if as_csv:
+        _print_rows(found, plan, settings, verdicts, rows, processes)
         return
     with reading(total_of(found)) as read:
 
@@ -212,34 +210,29 @@ def score(
     read.require_all("read and printed")
 
 
-def _write_rows(
+def _print_rows(
     found: "list[Found]",
     plan: "ScoringPlan",
     settings: "Settings",
     verdicts: Path | None,
     rows: TableRows,
-    parquet: Path | None,
     processes: int | None,
 ) -> None:
     from schemas.columns import CALL_COLUMNS, OWN_COLUMNS, TURN_COLUMNS
     from streamer.offline.call_work import places_of, reading, score_each, total_of
     from streamer.offline.own_values import OwnMeasures
-    from streamer.tables import table
+    from streamer.tables import csv_text, print_table
 
     columns = {
         TableRows.CALLS: CALL_COLUMNS,
         TableRows.TURNS: TURN_COLUMNS,
         TableRows.OWN: OWN_COLUMNS,
     }[rows]
-    with (
-        table(columns, parquet) as put,
-        reading(
-            total_of(found), stopped=None if parquet is None else "no file was written"
-        ) as read,
-    ):
+    print_table(columns, ())
+    with reading(total_of(found)) as read:
 
         def take(done: "Done[list[Row]]") -> None:
-            read.add(done, put(done.result or ()))
+            read.add(done, csv_text(done.result or ()))
 
         own = OwnMeasures(settings.measures) if rows is TableRows.OWN else None
         # the bounds of a measure are those of one process
@@ -255,7 +248,7 @@ def _write_rows(
             processes=processes,
             verdicts=verdicts,
         )
-    read.require_all("read and written")
+    read.require_all("read and printed")
 
 
 def _rows(rows: TableRows, own: "OwnMeasures | None", scoring: "RecordedScoring") -> "list[Row]":

@@ -1,7 +1,6 @@
 """Facts about a cluster: brokers, topics, groups, and the rights that commands need."""
 
 import asyncio
-import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from aiokafka.errors import (
 )
 
 from consumers.runtime.kafka.connection import CONNECT_SECONDS, READ, WRITE, Needs
-from consumers.runtime.process import wall_clock_ms
 from schemas.closed_sets import InputSource
 from schemas.topics import (
     ANNOTATIONS_TOPIC,
@@ -43,22 +41,7 @@ from streamer.settings.all_settings import Settings
 # Facts of a broker, its topics and its consumer groups. Reading them writes nothing and joins no
 # group.
 
-WATCH_SECONDS: Final = 2.0
-"""How long to wait for a record to be written by somebody, to read the broker's clock from it."""
-_LOG_APPEND_TIME: Final = 1
 _LOOK_AGAIN_SECONDS: Final = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionState:
-    """How a partition is replicated: whether it has a leader, how many copies it has, how many are
-    up to date, and who leads it.
-    """
-
-    has_leader: bool
-    replicas: int
-    in_sync: int
-    leader: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +52,12 @@ class ClusterFacts:
         brokers: Number of brokers that answer.
         version: Protocol version of the brokers, for example `3.9-IV0`; None if unknown.
         max_transaction_ms: How long they let a transaction take; None if unknown.
-        topics: The partitions of every topic that this user may see, by full name.
+        topics: How many partitions every topic has that this user may see, by full name.
     """
 
     brokers: int
     version: str | None
-    topics: Mapping[str, tuple[PartitionState, ...]]
+    topics: Mapping[str, int]
     max_transaction_ms: int | None = None
 
 
@@ -104,27 +87,12 @@ class LogBounds:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class ClockFacts:
-    """By how much a broker's clock is ahead of this machine's, in ms: between these two; negative
-    when it is behind.
-    """
-
-    least_ms: int
-    most_ms: int
-
-
 async def cluster_facts(admin: AIOKafkaAdminClient) -> ClusterFacts:
     """The brokers and all topics; asking for topics by name could make them."""
     cluster = await admin.describe_cluster()
     brokers = [entry["node_id"] for entry in cluster["brokers"]]
     topics = {
-        entry["topic"]: tuple(
-            PartitionState(
-                part["leader"] >= 0, len(part["replicas"]), len(part["isr"]), part["leader"]
-            )
-            for part in entry["partitions"]
-        )
+        entry["topic"]: len(entry["partitions"])
         for entry in await admin.describe_topics()
         if not entry["error_code"]
     }
@@ -188,33 +156,6 @@ async def log_bounds(
         starts = await consumer.beginning_offsets(partitions)
         ends = await consumer.end_offsets(partitions)
     return {tp: LogBounds(starts[tp], ends[tp]) for tp in partitions}
-
-
-async def clock_facts(
-    consumer: AIOKafkaConsumer, partitions: Collection[TopicPartition]
-) -> Mapping[TopicPartition, ClockFacts]:
-    """Compares the clocks by the first record that comes into each partition meanwhile; without
-    those in which none comes.
-
-    Args:
-        consumer: A started consumer without a group; its assignment changes.
-        partitions: Partitions to read. Records without the broker's time are skipped.
-    """
-    consumer.assign(partitions)
-    since_ms = wall_clock_ms()
-    for tp, end in (await consumer.end_offsets(partitions)).items():
-        consumer.seek(tp, end)
-    until = time.monotonic() + WATCH_SECONDS
-    found: dict[TopicPartition, ClockFacts] = {}
-    while len(found) < len(partitions) and (left := until - time.monotonic()) > 0:
-        for tp, records in (await consumer.getmany(timeout_ms=max(1, int(left * 1_000)))).items():
-            for record in records:
-                if record.timestamp_type == _LOG_APPEND_TIME:
-                    clock = ClockFacts(
-                        record.timestamp - wall_clock_ms(), record.timestamp - since_ms
-                    )
-                    found.setdefault(tp, clock)
-    return found
 
 
 def partitions_of(counts: Mapping[str, int], names: Iterable[str]) -> list[TopicPartition]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import http.client
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
@@ -25,11 +25,8 @@ from pydantic import SecretStr, ValidationError
 from rich.table import Table
 
 from consumers.runtime.kafka.connection import (
-    RIGHTS_PAGE,
-    KafkaSettings,
     KafkaUnreachableError,
     explained,
-    missing_rights,
     settings_of,
 )
 from consumers.runtime.kafka.ranges import onlooker
@@ -47,24 +44,19 @@ from schemas.topics import (
 )
 from streamer.cluster.facts import (
     FILES_GROUP,
-    ClockFacts,
     ClusterFacts,
     GroupFacts,
     LogBounds,
-    clock_facts,
     cluster_facts,
     group_facts,
     log_bounds,
-    needs_of,
     partitions_of,
 )
 from streamer.doctor.findings import (
     Finding,
     Verdict,
     broker_finding,
-    clock_findings,
     counted,
-    replica_findings,
     settings_findings,
     topic_findings,
     topic_setting_findings,
@@ -116,6 +108,11 @@ _GAUGES: Final[Mapping[str, tuple[str, int, str]]] = {
         "input partitions give no answer",
         0,
         "See to the brokers that lead them: silences are decided without them.",
+    ),
+    "callgauge_sequencer_clock_difference_seconds": (
+        "seconds between its machine's clock and the brokers': silences are judged by the brokers'",
+        1,
+        "Set all clocks by NTP.",
     ),
     "callgauge_sequencer_lag_messages": (
         "records to append to the log, of",
@@ -286,7 +283,7 @@ def state_findings(
             )
     for name, (what, allowed, what_to_do) in _GAUGES.items():
         for labels, reading in state.gauges.get(name, {}).items():
-            if reading > allowed:
+            if abs(reading) > allowed:
                 yield Finding(
                     "log",
                     Verdict.WARNING,
@@ -451,36 +448,6 @@ def _more(count: int) -> str:
     return f" and {count - MAX_SHOWN} more" if count > MAX_SHOWN else ""
 
 
-# The rights of `ingest` and `monitor` on the input topics.
-
-
-async def right_findings(settings: Settings, kafka: KafkaSettings) -> Sequence[Finding]:
-    """Checks by the broker's own answer, without a record, whether this user may write the topics
-    of the two roles.
-    """
-    switches = {"ingest": settings.ingest.is_on, "monitor": settings.monitor.is_on}
-    return [
-        await _right_finding(role, settings, kafka) for role, is_on in switches.items() if is_on
-    ]
-
-
-async def _right_finding(role: str, settings: Settings, kafka: KafkaSettings) -> Finding:
-    check = f"{role} rights"
-    needs = needs_of((role,), settings)
-    names = ", ".join(kafka.topic(name) for name in needs.operations)
-    try:
-        missing = await missing_rights(kafka, needs)
-    except (KafkaError, KafkaUnreachableError, TimeoutError) as error:
-        return Finding(
-            check, Verdict.UNKNOWN, f"the broker does not say what this user may do ({error})"
-        )
-    if missing:
-        seen = f"{kafka.security.who} lacks rights: {'; '.join(missing)}"
-        what_to_do = f"Give it these, for example with `kafka-acls.sh --add`; {RIGHTS_PAGE}"
-        return Finding(check, Verdict.WRONG, seen, what_to_do)
-    return Finding(check, Verdict.OK, f"{kafka.security.who} may write to {names}")
-
-
 # Whether producers send anything.
 
 SILENT_MS: Final = 600_000
@@ -546,9 +513,7 @@ class _View(NamedTuple):
         that are not there.
         """
         names = map(self.settings.kafka.topic, topics)
-        return {
-            name: len(self.cluster.topics[name]) for name in names if name in self.cluster.topics
-        }
+        return {name: self.cluster.topics[name] for name in names if name in self.cluster.topics}
 
 
 class _Check(NamedTuple):
@@ -571,17 +536,7 @@ async def _topic_settings(view: _View, _: Mapping[str, int]) -> Iterable[Finding
         kafka.topic(topic.name): topic.name for topic in TOPICS if kafka.topic(topic.name) in topics
     }
     known = await settings_of(view.admin, existing) if existing else {}
-    of_settings = topic_setting_findings(known, list(existing.values()), view.settings)
-    return [*of_settings, *replica_findings(topics, known, kafka)]
-
-
-async def _clock(view: _View, partitions: Mapping[str, int]) -> Iterable[Finding]:
-    clocks: defaultdict[int, list[ClockFacts]] = defaultdict(list)
-    for tp, clock in (
-        await clock_facts(view.consumer, partitions_of(partitions, partitions))
-    ).items():
-        clocks[view.cluster.topics[tp.topic][tp.partition].leader].append(clock)
-    return clock_findings(clocks)
+    return topic_setting_findings(known, list(existing.values()), view.settings)
 
 
 async def _producers(view: _View, partitions: Mapping[str, int]) -> Iterable[Finding]:
@@ -607,7 +562,6 @@ def _of_group(reader: str, group_id: str, topics: Sequence[str], role: str) -> _
 def _checks(settings: Settings) -> Iterator[_Check]:
     """The questions to a cluster that answers, in their order."""
     yield _Check("topic settings", (), _topic_settings)
-    yield _Check("clock", (EVENTS_TOPIC,), _clock)
     yield _Check("producers", _PRODUCED_TOPICS, _producers)
     yield _of_group("sequencer", settings.group("sequencer"), (SEQUENCER_TOPIC,), "sequencer")
     yield _of_group("evaluator", settings.group("evaluator"), (EVENTS_TOPIC,), "evaluator")
@@ -651,8 +605,6 @@ async def examine(
                 for check in _checks(settings):
                     for finding in await _made(check, view):
                         yield finding
-            for finding in await right_findings(settings, kafka):
-                yield finding
     except KafkaUnreachableError as error:
         yield Finding("broker", Verdict.WRONG, str(error), "Nothing else was looked at.")
 
@@ -737,14 +689,7 @@ def finding_line(finding: Finding) -> Table:
     table.add_column(width=max(map(len, Verdict)), no_wrap=True, style=_STYLES[finding.verdict])
     table.add_column(width=_CHECK_CHARS, overflow="fold")
     table.add_column(overflow="fold")
-    text = finding.seen
-    if finding.what_to_do:
-        text += (
-            f". {finding.what_to_do}"
-            if not finding.seen.endswith((".", "?"))
-            else f" {finding.what_to_do}"
-        )
-    table.add_row(finding.verdict.value, finding.check, text)
+    table.add_row(finding.verdict.value, finding.check, finding.text)
     return table
 
 

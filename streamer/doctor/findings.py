@@ -1,10 +1,8 @@
 """The findings of `doctor`: each with its meaning and its remedy."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
 
 from consumers.engine.limits import needs_of
 from consumers.exporter.settings import ExporterSettings
@@ -14,19 +12,15 @@ from schemas.topics import (
     INPUT_TOPICS,
     MAX_TRANSACTION_MS,
     SCORES_TOPIC,
-    TOPICS,
     Severity,
     TopicSettings,
     duration,
     retention_ms,
     topic_faults,
 )
-from streamer.cluster.facts import ClockFacts, ClusterFacts, PartitionState
+from streamer.cluster.facts import ClusterFacts
 from streamer.cluster.topic_admin import judged
 from streamer.settings.all_settings import Settings
-
-MAX_CLOCK_DIFFERENCE_MS: Final = 1_000
-"""A third of the dead-air threshold: a larger clock error could turn a pause into dead air."""
 
 
 class Verdict(StrEnum):
@@ -55,6 +49,14 @@ class Finding:
     seen: str
     what_to_do: str = ""
     lag: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """What was seen, and what to do, as sentences."""
+        if not self.what_to_do:
+            return self.seen
+        stop = "" if self.seen.endswith((".", "?")) else "."
+        return f"{self.seen}{stop} {self.what_to_do}"
 
 
 def counted(count: int, what: str) -> str:
@@ -109,7 +111,7 @@ def topic_findings(cluster: ClusterFacts, kafka: KafkaSettings) -> Iterator[Find
     """Checks that every topic of the topic table exists, and that `scores` has as many partitions
     as `events`.
     """
-    states = judged({name: len(parts) for name, parts in cluster.topics.items()}, kafka)
+    states = judged(cluster.topics, kafka)
     if missing := [state.name for state in states if state.partitions is None]:
         seen = f"not there: {', '.join(missing)}"
         what_to_do = (
@@ -168,117 +170,3 @@ def topic_setting_findings(
             "sizes are right"
         )
         yield Finding("topic settings", Verdict.OK, seen)
-
-
-def replica_findings(
-    topics: Mapping[str, Sequence[PartitionState]],
-    known: Mapping[str, TopicSettings],
-    kafka: KafkaSettings,
-) -> Iterator[Finding]:
-    """Whether the death of one broker loses records or stops writing; topics with the same fault in
-    one line.
-    """
-    faults: dict[tuple[Verdict, str, str], list[str]] = defaultdict(list)
-    present = {
-        topic.name: topics[kafka.topic(topic.name)]
-        for topic in TOPICS
-        if kafka.topic(topic.name) in topics
-    }
-    for name, partitions in present.items():
-        for fault in _replica_faults(partitions, known.get(name, {})):
-            faults[fault].append(kafka.topic(name))
-    for (verdict, seen, what_to_do), names in faults.items():
-        named = "all topics" if len(names) == len(present) else ", ".join(names)
-        yield Finding("replicas", verdict, f"{named}: {seen}", what_to_do)
-    if present and not faults:
-        least = min(state.replicas for partitions in present.values() for state in partitions)
-        yield Finding(
-            "replicas", Verdict.OK, f"at least {least} copies of every partition, all up to date"
-        )
-
-
-def clock_findings(clocks: Mapping[int, Sequence[ClockFacts]]) -> Iterator[Finding]:
-    """This machine's clock against those of the brokers.
-
-    Args:
-        clocks: By the number of a broker, what was seen of its clock.
-    """
-    if not any(clocks.values()):
-        seen = "no record came into the log while this looked, and nothing is written to find out"
-        yield Finding("clock", Verdict.UNKNOWN, seen, "Run this again while a sequencer runs.")
-        return
-    are_wrong = False
-    for broker, seen_of_it in sorted(clocks.items()):
-        least_ms, most_ms = (
-            max(each.least_ms for each in seen_of_it),
-            min(each.most_ms for each in seen_of_it),
-        )
-        if most_ms >= -MAX_CLOCK_DIFFERENCE_MS and least_ms <= MAX_CLOCK_DIFFERENCE_MS:
-            continue
-        are_wrong, is_ahead = True, least_ms > 0
-        seen = (
-            f"the clock of broker {broker} is {duration(least_ms if is_ahead else -most_ms)} or "
-            "more "
-            f"{'ahead of' if is_ahead else 'behind'} this machine's: with a sequencer here, dead "
-            "air and idle calls would be "
-            f"decided too {'late' if is_ahead else 'early'}"
-        )
-        yield Finding("clock", Verdict.WRONG, seen, "Set all clocks by NTP.")
-    if not are_wrong:
-        yield Finding(
-            "clock",
-            Verdict.OK,
-            f"this machine and {counted(len(clocks), 'broker')} agree to within a second",
-        )
-
-
-def _replica_faults(
-    partitions: Sequence[PartitionState], settings: TopicSettings
-) -> Iterator[tuple[Verdict, str, str]]:
-    replicas = min((state.replicas for state in partitions), default=0)
-    in_sync = min((state.in_sync for state in partitions), default=0)
-    needed = int(settings.get("min.insync.replicas", "1"))
-    if not all(state.has_leader for state in partitions):
-        yield (
-            Verdict.WRONG,
-            "a partition has no leader: it can be neither read nor written",
-            "Start its brokers.",
-        )
-    elif in_sync < needed:
-        seen = (
-            f"{in_sync} copies are up to date, min.insync.replicas is {needed}: nothing can be "
-            "written"
-        )
-        yield Verdict.WRONG, seen, "Start the brokers that are down."
-    elif in_sync < replicas:
-        yield (
-            Verdict.WARNING,
-            f"{in_sync} of {replicas} copies are up to date",
-            "See why a broker is away or slow.",
-        )
-    if replicas == 1:
-        yield (
-            Verdict.WARNING,
-            "one copy: while its broker is away nothing goes on, and with its disk everything is "
-            "lost",
-            "Enough to try things out; else make topics with --replication-factor 3 and set "
-            "min.insync.replicas=2.",
-        )
-    elif replicas and needed >= replicas:
-        seen = (
-            f"min.insync.replicas is {needed} of {replicas} copies: one broker away stops all "
-            "writing"
-        )
-        yield Verdict.WARNING, seen, f"Set min.insync.replicas={max(1, replicas - 1)}."
-    elif needed == 1 and "min.insync.replicas" in settings:
-        seen = (
-            "min.insync.replicas is 1: what only one broker has counts as written, and is lost "
-            "with it"
-        )
-        yield Verdict.WARNING, seen, "Set min.insync.replicas=2."
-    if replicas > 1 and settings.get("unclean.leader.election.enable") == "true":
-        seen = (
-            "unclean.leader.election.enable is true: a broker that is behind may take over, "
-            "without the newest records"
-        )
-        yield Verdict.WARNING, seen, "Set unclean.leader.election.enable=false."

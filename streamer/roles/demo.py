@@ -375,7 +375,7 @@ class Demo:
             f"Over: {ended} calls ended, {running} were running, {self._events_published} events "
             "were sent."
         )
-        self._console.print(self._watched.totals.by_agent(IN_TROUBLE))
+        self._say(self._watched.totals.text())
         self._console.print(Text(NEXT_STEPS.format(place_of_command())), soft_wrap=True, end="")
 
 

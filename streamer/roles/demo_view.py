@@ -1,9 +1,8 @@
 """The demo on the screen: running calls, news and totals."""
 
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from rich.console import Group, RenderableType
@@ -316,33 +315,10 @@ _COLUMNS: Final = (
 """The columns of the table from left to right; a new one is a line here."""
 
 
-# Totals of all calls since the demo began: answers, interruptions, dead air, subgoals, ends; of all
-# and by agent. Pure.
+# Totals of all calls since the demo began: answers, interruptions, dead air, subgoals, ends. Pure.
 
-MAX_ANSWERS: Final = 10_000
-"""Latencies kept of one agent; percentiles are of the newest ones."""
-MAX_AGENTS: Final = 100
-"""Agents with totals of their own; the demo has four."""
-_UNKNOWN: Final = "unknown"
-
-
-@dataclass(slots=True)
-class AgentTotals:
-    """Totals of the calls of one agent.
-
-    Attributes:
-        latencies_ms: Latencies of its answers, as they were first known.
-        interruptions: Interruptions by either side.
-        dead_airs: Silences beyond the threshold.
-        subgoals: Subgoals that were reached.
-        ended: Calls that closed.
-    """
-
-    latencies_ms: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_ANSWERS))
-    interruptions: int = 0
-    dead_airs: int = 0
-    subgoals: int = 0
-    ended: int = 0
+MAX_ANSWERS: Final = 40_000
+"""Latencies that are kept; percentiles are of the newest ones."""
 
 
 class Totals:
@@ -354,66 +330,33 @@ class Totals:
 
     def __init__(self) -> None:
         self.ends: Counter[str] = Counter()
-        self._agents: defaultdict[str, AgentTotals] = defaultdict(AgentTotals)
+        self._latencies_ms: deque[float] = deque(maxlen=MAX_ANSWERS)
+        self._news: Counter[str] = Counter()
 
     def take(self, row: Row) -> None:
         """Takes in one row."""
         if isinstance(row, GoalsRow):
             return
-        agent = row.labels.agent
-        if agent not in self._agents and len(self._agents) >= MAX_AGENTS:
-            agent = _UNKNOWN
-        totals = self._agents[agent]
-        for name in row.news:
-            kind, _, _ = name.partition(".")
-            totals.interruptions += kind == "interruption"
-            totals.dead_airs += kind == "dead_air"
-            totals.subgoals += kind == "subgoal"
-            if (
-                name == "wait"
-                and isinstance(row, TurnRow)
-                and (wait_ms := number(row.wait_ms)) is not None
-            ):
-                totals.latencies_ms.append(wait_ms)
+        self._news.update(name.partition(".")[0] for name in row.news)
+        if isinstance(row, TurnRow):
+            wait_ms = number(row.wait_ms) if "wait" in row.news else None
+            if wait_ms is not None:
+                self._latencies_ms.append(wait_ms)
         # Also of a call that lacks records, of which nothing is news.
-        if isinstance(row, CallRow) and row.close_reason is not None:
-            totals.ended += 1
+        elif row.close_reason is not None:
             self.ends[row.ended_reason or row.close_reason.value] += 1
 
     def text(self) -> str:
-        """The totals of all agents as one line."""
-        every = self._agents.values()
-        latencies_ms = [latency_ms for each in every for latency_ms in each.latencies_ms]
+        """The totals as one line."""
+        latencies_ms = self._latencies_ms
         ends = (
             ", ".join(f"{reason} {count}" for reason, count in self.ends.most_common(3)) or "none"
         )
         return (
             f"answers {len(latencies_ms)} (p50 {_percentile(latencies_ms, 50)}, p95 "
-            f"{_percentile(latencies_ms, 95)})  "
-            f"subgoals {sum(each.subgoals for each in every)}  interruptions "
-            f"{sum(each.interruptions for each in every)}  "
-            f"dead air {sum(each.dead_airs for each in every)}  ended: {ends}"
+            f"{_percentile(latencies_ms, 95)})  subgoals {self._news['subgoal']}  interruptions "
+            f"{self._news['interruption']}  dead air {self._news['dead_air']}  ended: {ends}"
         )
-
-    def by_agent(self, marked: str) -> Table:
-        """A row for each agent; that of the `marked` one has a colour."""
-        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-        table.add_column("agent", no_wrap=True)
-        for column in ("ended", "answers", "p50", "p95", "subgoals", "interruptions", "dead air"):
-            table.add_column(column, justify="right", no_wrap=True)
-        for agent, totals in sorted(self._agents.items()):
-            table.add_row(
-                agent,
-                str(totals.ended),
-                str(len(totals.latencies_ms)),
-                _percentile(totals.latencies_ms, 50),
-                _percentile(totals.latencies_ms, 95),
-                str(totals.subgoals),
-                str(totals.interruptions),
-                str(totals.dead_airs),
-                style=NOTABLE if agent == marked else "",
-            )
-        return table
 
 
 def _percentile(values_ms: Iterable[float], percent: int) -> str:

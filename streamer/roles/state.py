@@ -21,6 +21,7 @@ COUNTERS: Final = (
 GAUGES: Final = (
     "callgauge_sequencer_known_behind_seconds",
     "callgauge_sequencer_inputs_left_out",
+    "callgauge_sequencer_clock_difference_seconds",
     "callgauge_sequencer_lag_messages",
     "callgauge_consumer_lag_messages",
     "callgauge_history_lag_messages",

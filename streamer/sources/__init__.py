@@ -12,6 +12,6 @@ topic, key, value, headers.
 | the same | messages of a framework of `engine/sources/frameworks` | by its type | has their id, or is known by its content |
 | `http/traces` | spans of LiveKit's agents, pipecat's bots and `gen_ai.*` | by its type | has an id made of the span's |
 
-`publisher` sends without waiting, as fast as the broker takes it; `AcknowledgedWriter` returns when
-Kafka has what was posted.
+`publisher` takes events one by one and writes them in batches: to Kafka by `AcknowledgedWriter`,
+which returns when Kafka has them, and to a running `serve` by `posting`.
 """

@@ -4,33 +4,29 @@ import asyncio
 import json
 import sqlite3
 import uuid
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Never, Self
+from typing import Any, Final
 
 import httpx2 as httpx
 from pydantic import SecretStr
 from pydantic_core import to_json
 
 from consumers.runtime.private_files import is_locked
-from consumers.runtime.process import OperatorError, end_tasks
+from consumers.runtime.process import OperatorError
+from schemas.log import OutgoingRecord
 from streamer.facts import ADDRESS_FILE, KEY_FILE, MAX_COMMAND_RECORDS, TOKEN_FILE
-from streamer.sources.publisher import PublishError, record_of
-from streamer.sources.replay import WireEvent
+from streamer.sources.publisher import PublishError, Write
 
 MAX_EVENTS: Final = 200
 """Events of one request."""
-MAX_WAITING: Final = 5_000
-"""Events that wait to be sent; publishing waits when there are more."""
 GATHER_SECONDS: Final = 0.02
 """How long events gather before they are sent together."""
 ANSWER_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 0.5
 MAX_TRIES: Final = 20
 """Tries of one request, some ten seconds, while `serve` starts again or its disk is full."""
-CLOSE_SECONDS: Final = 3.0
 
 
 class ServeAwayError(OperatorError):
@@ -96,126 +92,53 @@ async def post_command(folder: Path, path: str, records: Sequence[Any]) -> list[
     return answers
 
 
-class EventPoster:
-    """Posts events in order, in requests that are sent again until they are acknowledged."""
+@asynccontextmanager
+async def served_in(folder: Path, token: SecretStr | None) -> AsyncIterator[Write]:
+    """Posts events to the process that serves a folder, in requests that are sent again until they
+    are acknowledged; `token` is in the place of the folder's.
 
-    def __init__(self, folder: Path, *, ce_source: str, token: SecretStr | None = None) -> None:
-        """Connected inside `async with`; `ce_source` names the producer, and `token` is in the
-        place of the folder's.
-        """
-        self._folder = folder
-        self._token = token
-        self._ce_source = ce_source
-        self._waiting: deque[dict[str, Any]] = deque()
-        self._grown, self._sent = asyncio.Event(), asyncio.Event()
-        self._in_flight = 0
-        self._failure: Exception | None = None
+    Raises:
+        ServeAwayError: Nothing serves the folder.
+    """
+    address, own_token = served_at(folder, token)
+    headers = {
+        "authorization": f"Bearer {own_token}",
+        "content-type": "application/cloudevents-batch+json",
+    }
+    async with httpx.AsyncClient(
+        base_url=address, headers=headers, timeout=ANSWER_SECONDS
+    ) as client:
 
-    async def __aenter__(self) -> Self:
-        """Finds the address.
+        async def write(records: Sequence[OutgoingRecord]) -> None:
+            for begin in range(0, len(records), MAX_EVENTS):
+                await _post(client, json.dumps([*map(_event, records[begin : begin + MAX_EVENTS])]))
 
-        Raises:
-            ServeAwayError: Nothing serves the folder.
-        """
-        address, token = served_at(self._folder, self._token)
-        headers = {
-            "authorization": f"Bearer {token}",
-            "content-type": "application/cloudevents-batch+json",
-        }
-        self._client = httpx.AsyncClient(base_url=address, headers=headers, timeout=ANSWER_SECONDS)
-        self._sending = asyncio.create_task(self._send_for_ever())
-        return self
+        yield write
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Sends the rest, for at most `CLOSE_SECONDS`, and disconnects.
 
-        Raises:
-            PublishError: Something was not acknowledged. An error that is already on its way says
-                more.
-        """
+def _event(record: OutgoingRecord) -> dict[str, Any]:
+    """A record as a CloudEvent in structured mode."""
+    attributes = {
+        name.removeprefix("ce_"): text.decode()
+        for name, text in record.headers
+        if name.startswith("ce_")
+    }
+    return {**attributes, "data": json.loads(record.value)}
+
+
+async def _post(client: httpx.AsyncClient, events: str) -> None:
+    key = {"idempotency-key": uuid.uuid4().hex}
+    for tries in range(1, MAX_TRIES + 1):
         try:
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await self.flush()
-        except (TimeoutError, PublishError) as failure:
-            if error is None:
-                raise PublishError(
-                    f"The last events were not acknowledged by {self._client.base_url}."
-                ) from failure
-        finally:
-            await end_tasks([self._sending])
-            await self._client.aclose()
-
-    async def publish(self, conversation_id: str, event: WireEvent) -> None:
-        """Takes one event; waits while too many are on their way.
-
-        Raises:
-            PublishError: An earlier one could not be sent.
-        """
-        while len(self._waiting) >= MAX_WAITING and self._failure is None:
-            self._sent.clear()
-            await self._sent.wait()
-        self._require_no_failure()
-        _, _, value, headers = record_of(conversation_id, event, self._ce_source)
-        attributes = {
-            name.removeprefix("ce_"): text.decode()
-            for name, text in headers
-            if name.startswith("ce_")
-        }
-        self._waiting.append({**attributes, "data": json.loads(value)})
-        self._grown.set()
-
-    async def flush(self) -> None:
-        """Waits until every event is acknowledged.
-
-        Raises:
-            PublishError: One of them was not.
-        """
-        while (self._waiting or self._in_flight) and self._failure is None:
-            self._sent.clear()
-            await self._sent.wait()
-        self._require_no_failure()
-
-    def _require_no_failure(self) -> None:
-        if self._failure is not None:
-            raise PublishError(f"Events could not be sent: {self._failure}") from self._failure
-
-    async def _send_for_ever(self) -> Never:
-        while True:
-            self._grown.clear()
-            if not self._waiting:
-                await self._grown.wait()
-            await asyncio.sleep(GATHER_SECONDS)
-            events = [self._waiting.popleft() for _ in range(min(MAX_EVENTS, len(self._waiting)))]
-            self._in_flight = len(events)
-            try:
-                await self._post(events)
-            except (httpx.HTTPError, PublishError) as error:
-                self._failure = error
-            self._in_flight = 0
-            self._sent.set()
-            if self._failure is not None:
-                await asyncio.Event().wait()
-
-    async def _post(self, events: list[dict[str, Any]]) -> None:
-        key = {"idempotency-key": uuid.uuid4().hex}
-        for tries in range(1, MAX_TRIES + 1):
-            try:
-                answer = await self._client.post("/events", content=json.dumps(events), headers=key)
-            except httpx.TransportError:
-                if tries == MAX_TRIES:
-                    raise
-            else:
-                if answer.status_code not in {429, 503}:
-                    # refused events are counted and named there
-                    if answer.status_code not in {202, 207, 422}:
-                        raise PublishError(f"{answer.status_code}: {answer.text[:200]}")
-                    return
-            await asyncio.sleep(RETRY_SECONDS)
-        raise PublishError(
-            f"{self._client.base_url} took no events for {MAX_TRIES * RETRY_SECONDS:.0f} s"
-        )
+            answer = await client.post("/events", content=events, headers=key)
+        except httpx.TransportError:
+            if tries == MAX_TRIES:
+                raise
+        else:
+            if answer.status_code not in {429, 503}:
+                # refused events are counted and named there
+                if answer.status_code not in {202, 207, 422}:
+                    raise PublishError(f"{answer.status_code}: {answer.text[:200]}")
+                return
+        await asyncio.sleep(RETRY_SECONDS)
+    raise PublishError(f"{client.base_url} took no events for {MAX_TRIES * RETRY_SECONDS:.0f} s")

@@ -4,31 +4,37 @@ import asyncio
 import heapq
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AbstractAsyncContextManager
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Final, Protocol, Self
 
-from aiokafka.errors import KafkaError
+from aiokafka.errors import MessageSizeTooLargeError
 
 from consumers.runtime.kafka.connection import KafkaSettings, require_access
-from consumers.runtime.process import OperatorError, first_of, in_time
+from consumers.runtime.process import OperatorError, end_tasks, first_of
 from schemas.log import OutgoingRecord
-from schemas.topics import TOPIC_BY_SOURCE
 from streamer.cluster.facts import TRAFFIC_NEEDS
 from streamer.facts import MAX_OPEN_CALLS
 from streamer.settings.all_settings import Settings
 from streamer.signals import over_after, stop_on_signals
-from streamer.sources.outgoing import outgoing
+from streamer.sources.outgoing import NotAcknowledgedError, outgoing
 from streamer.sources.replay import PlayedCall, WireEvent
-from streamer.sources.writer import CLOSE_SECONDS, connected
+from streamer.sources.writer import AcknowledgedWriter
 
 # Puts wire events on the input topics, paced like the calls they belong to.
 
-MAX_UNACKNOWLEDGED_SENDS: Final = 10_000
-"""Records handed to the client and not yet acknowledged; publishing waits when there are more."""
+MAX_WAITING: Final = 10_000
+"""Events that wait to be written; publishing waits when there are more."""
+MAX_BATCH: Final = 1_000
+"""Events of one write."""
+MAX_TRIES: Final = 4
+"""Times that records are given to Kafka, some twenty seconds, before sending ends."""
+CLOSE_SECONDS: Final = 3.0
+"""How long the end waits for the last events."""
 
 
 class PublishError(OperatorError):
@@ -45,30 +51,44 @@ class Publishes(Protocol):
         """Waits until all sent events are acknowledged."""
 
 
-class EventPublisher:
-    """Sends wire events to Kafka: idempotent, in order for each call, with a bounded number on
-    their way.
+Write = Callable[[Sequence[OutgoingRecord]], Awaitable[None]]
+"""Returns when the records are safe; raises what ends the sending."""
 
-    The record's own timestamp is left to the client: it says when the record was sent.
+
+class EventPublisher:
+    """Sends wire events in order, with a bounded number on their way. What a write fails with is
+    raised by what comes after it.
     """
 
-    def __init__(self, kafka: KafkaSettings, *, ce_source: str) -> None:
-        """Connected inside `async with`; `ce_source` names the producer, for example
-        `callgauge.replay`.
+    def __init__(
+        self,
+        opening: AbstractAsyncContextManager[Write],
+        ce_source: str,
+        gather_seconds: float = 0.0,
+    ) -> None:
+        """Connected inside `async with`.
+
+        Args:
+            opening: Connects, and writes.
+            ce_source: Names the producer, for example `callgauge.replay`.
+            gather_seconds: How long events gather before they are written together.
         """
-        self._kafka = kafka
+        self._opening = opening
         self._ce_source = ce_source
-        self._topics = {source: kafka.topic(topic) for source, topic in TOPIC_BY_SOURCE.items()}
-        self._free_sends = asyncio.Semaphore(MAX_UNACKNOWLEDGED_SENDS)
-        self._failure: BaseException | None = None
+        self._gather_seconds = gather_seconds
+        self._waiting: deque[OutgoingRecord] = deque()
+        self._grown, self._sent = asyncio.Event(), asyncio.Event()
+        self._in_flight = 0
+        self._failure: Exception | None = None
 
     async def __aenter__(self) -> Self:
         """Connects.
 
         Raises:
-            KafkaUnreachableError: No broker answers at the address.
+            OperatorError: Nobody takes events there.
         """
-        self._producer = await connected(self._kafka, "streamer")
+        self._write = await self._opening.__aenter__()
+        self._sending = asyncio.create_task(self._send_for_ever())
         return self
 
     async def __aexit__(
@@ -77,47 +97,33 @@ class EventPublisher:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Sends the remaining events, for at most `CLOSE_SECONDS`, and disconnects.
+        """Sends the rest, for at most `CLOSE_SECONDS`, and disconnects.
 
         Raises:
-            PublishError: Something was not acknowledged, now or before. An error that is already on
-                its way says more.
+            PublishError: Something was not acknowledged. An error that is already on its way says
+                more.
         """
         try:
-            await in_time(CLOSE_SECONDS, self._producer.stop())  # flushes first
-        except (TimeoutError, KafkaError) as failure:
-            self._failure = self._failure or failure
-        if error is None:
-            self._require_no_failure()
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self.flush()
+        except (TimeoutError, PublishError) as failure:
+            if error is None and isinstance(failure, PublishError):
+                raise
+            if error is None:
+                raise PublishError("The last events were not acknowledged.") from failure
+        finally:
+            await end_tasks([self._sending])
+            await self._opening.__aexit__(None, None, None)
 
-    async def publish(
-        self, conversation_id: str, event: WireEvent, *, sent_ms: int | None = None
-    ) -> None:
-        """Hands one event to the client, in order; waits while `MAX_UNACKNOWLEDGED_SENDS` are on
-        their way.
-
-        Args:
-            conversation_id: The key.
-            event: The event.
-            sent_ms: The record's own timestamp in epoch milliseconds; None is now.
+    async def publish(self, conversation_id: str, event: WireEvent) -> None:
+        """Takes one event; waits while too many are on their way.
 
         Raises:
-            PublishError: This or an earlier event could not be sent.
+            PublishError: An earlier one could not be sent.
         """
-        self._require_no_failure()
-        source, key, value, headers = record_of(conversation_id, event, self._ce_source)
-        await self._free_sends.acquire()
-        try:
-            acknowledged = await self._producer.send(
-                self._topics[source], value=value, key=key, headers=headers, timestamp_ms=sent_ms
-            )
-        except BaseException as error:
-            self._free_sends.release()
-            if isinstance(error, KafkaError):
-                self._failure = error
-                self._require_no_failure()
-            raise
-        acknowledged.add_done_callback(self._on_acknowledged)
+        await self._until(lambda: len(self._waiting) < MAX_WAITING)
+        self._waiting.append(record_of(conversation_id, event, self._ce_source))
+        self._grown.set()
 
     async def flush(self) -> None:
         """Waits until every event is acknowledged.
@@ -125,27 +131,65 @@ class EventPublisher:
         Raises:
             PublishError: One of them was not.
         """
-        self._require_no_failure()
-        await self._producer.flush()
-        # the callbacks of the last acknowledgements run in the next round of the loop
-        await asyncio.sleep(0)
-        self._require_no_failure()
+        await self._until(lambda: not (self._waiting or self._in_flight))
 
-    def _on_acknowledged(self, acknowledged: "asyncio.Future[Any]") -> None:
-        self._free_sends.release()
-        error = None if acknowledged.cancelled() else acknowledged.exception()
-        self._failure = self._failure or error
-
-    def _require_no_failure(self) -> None:
+    async def _until(self, is_reached: Callable[[], bool]) -> None:
+        while self._failure is None and not is_reached():
+            self._sent.clear()
+            await self._sent.wait()
         if self._failure is not None:
-            # Kafka's errors name their class in their text
-            seen = str(self._failure) or type(self._failure).__name__
-            raise PublishError(
-                f"Events could not be sent to Kafka at {self._kafka.bootstrap_servers}:\n"
-                f"  expected every record to be acknowledged; seen {seen}.\n"
-                "  Sending stops here; events sent just before may be missing.\n"
-                "  Check that the broker runs at this address and that the topics exist."
-            ) from self._failure
+            raise PublishError(f"Events could not be sent: {self._failure}") from self._failure
+
+    async def _send_for_ever(self) -> None:
+        while self._failure is None:
+            self._grown.clear()
+            if not self._waiting:
+                await self._grown.wait()
+            await asyncio.sleep(self._gather_seconds)
+            batch = [self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting)))]
+            self._in_flight = len(batch)
+            try:
+                await self._write(batch)
+            except Exception as error:  # noqa: BLE001 - whoever publishes gets it
+                self._failure = error
+            self._in_flight = 0
+            self._sent.set()
+
+
+@asynccontextmanager
+async def topics_of(kafka: KafkaSettings) -> AsyncIterator[Write]:
+    """Writes events to the input topics.
+
+    Raises:
+        KafkaUnreachableError: No broker answers.
+    """
+    writer = AcknowledgedWriter(kafka, "streamer")
+    await writer.start()
+
+    async def write(records: Sequence[OutgoingRecord]) -> None:
+        for tries in range(1, MAX_TRIES + 1):
+            try:
+                await writer.write(records)
+            except NotAcknowledgedError as error:
+                if (
+                    tries == MAX_TRIES
+                    or writer.broken.is_set()
+                    or isinstance(error.__cause__, MessageSizeTooLargeError)
+                ):
+                    seen = str(error.__cause__) or type(error.__cause__).__name__
+                    raise PublishError(
+                        f"Kafka at {kafka.bootstrap_servers} did not acknowledge every record; "
+                        f"seen {seen}.\n"
+                        "  Sending stops here; events sent just before may be missing.\n"
+                        "  Check that the broker runs at this address and that the topics exist."
+                    ) from error
+            else:
+                return
+
+    try:
+        yield write
+    finally:
+        await writer.close()
 
 
 def record_of(conversation_id: str, event: WireEvent, ce_source: str) -> OutgoingRecord:
@@ -338,12 +382,15 @@ async def publish_calls(
     return completed, latest
 
 
-async def publisher_to(
-    settings: Settings, ce_source: str, folder: Path | None
-) -> AbstractAsyncContextManager[Publishes]:
+async def publisher_to(settings: Settings, ce_source: str, folder: Path | None) -> EventPublisher:
+    """What sends to the topics, or to the process that serves a folder.
+
+    Raises:
+        KafkaUnreachableError: No broker answers, or the user lacks a right.
+    """
     if folder is None:
         await require_access(settings.kafka, TRAFFIC_NEEDS)
-        return EventPublisher(settings.kafka, ce_source=ce_source)
-    from streamer.sources.posting import EventPoster
+        return EventPublisher(topics_of(settings.kafka), ce_source)
+    from streamer.sources.posting import GATHER_SECONDS, served_in
 
-    return EventPoster(folder, ce_source=ce_source, token=settings.ingest.token)
+    return EventPublisher(served_in(folder, settings.ingest.token), ce_source, GATHER_SECONDS)

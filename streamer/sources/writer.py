@@ -22,24 +22,6 @@ CLOSE_SECONDS: Final = 1.5
 """How long closing waits for records in progress."""
 
 
-async def connected(kafka: KafkaSettings, role: str) -> AIOKafkaProducer:
-    """A producer that has started.
-
-    Raises:
-        KafkaUnreachableError: No broker answers, or it does not let us in.
-    """
-    producer = kafka.producer(role)
-    try:
-        await producer.start()
-    except BaseException as error:
-        # also when cancelled: a producer that is dropped half started leaves its sockets
-        await producer.stop()
-        if isinstance(error, KafkaError):
-            raise kafka.unreachable(error) from error
-        raise
-    return producer
-
-
 class AcknowledgedWriter:
     """One idempotent producer. Records of a call keep their order, and a record is written once
     however often it is retried.
@@ -68,7 +50,16 @@ class AcknowledgedWriter:
         Raises:
             KafkaUnreachableError: No broker answers, or it does not let us in.
         """
-        self._producer = await connected(self._kafka, self._role)
+        producer = self._kafka.producer(self._role)
+        try:
+            await producer.start()
+        except BaseException as error:
+            # also when cancelled: a producer that is dropped half started leaves its sockets
+            await producer.stop()
+            if isinstance(error, KafkaError):
+                raise self._kafka.unreachable(error) from error
+            raise
+        self._producer = producer
 
     async def close(self) -> None:
         """Finishes open writes, for at most `CLOSE_SECONDS`, and disconnects."""

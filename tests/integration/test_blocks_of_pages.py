@@ -88,7 +88,7 @@ NOT_RUN: Final = {
     ("docs/sources/otlp.md: pip install 'PATH_OF_THE_CHECKOUT[otlp]'"): (
         "names a place of the reader's; tests/integration/test_otlp.py has the rest"
     ),
-    ("docs/python.md: from openai import AsyncOpenAI"): (
+    ("docs/python.md: from openai import OpenAI"): (
         "needs a key: tests/unit/streamer/test_notebook.py asks other judges"
     ),
     (

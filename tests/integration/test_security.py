@@ -340,30 +340,6 @@ async def test_who_may_read_scores_alone_gets_numbers_and_no_words(
             assert any(row.get("user") for row in document["words"])
 
 
-@pytest.mark.parametrize(("role", "missing"), [("ingest", ["pipecat.events"]), ("monitor", [])])
-def test_the_doctor_names_the_rights_that_a_source_lacks(
-    house: House, role: str, missing: list[str]
-) -> None:
-    """A user who may write to two of the three topics: enough for one of the sources."""
-    environment = house.entrance("PLAIN") | {
-        "CALLGAUGE_INGEST__TOKEN": "t",
-        "CALLGAUGE_INGEST__PORT": "0",
-        "CALLGAUGE_MONITOR__API_KEY": "k",
-        "CALLGAUGE_MONITOR__BASE_URL": "http://127.0.0.1:1",
-    }
-    with allowed(house, *(right for right in REPLAY if right[1] != "pipecat.events")):
-        ended = ran_here("doctor", "--json", **environment)
-    (finding,) = [
-        told
-        for told in map(json.loads, ended.out.splitlines())
-        if told["check"] == f"{role} rights"
-    ]
-    assert finding["verdict"] == ("wrong" if missing else "ok"), finding
-    lacks = [f"topic {house.prefix}{name}: Write" for name in missing]
-    assert [each for each in lacks if each not in finding["seen"]] == []
-    assert ("kafka-acls.sh" in finding["what_to_do"]) == bool(missing)
-
-
 def test_a_password_that_changes_while_running_shows_before_a_connection_is_lost(
     secured: SecuredBroker, tmp_path: Path
 ) -> None:

@@ -116,10 +116,4 @@ def _waited(event: Mapping[str, Any], time_ms: float) -> Iterator[Event]:
         yield service_latency("LLM", time_ms - voiced_ms - thought_ms, thought_ms)
 
 
-_NEEDED: Final = dict.fromkeys(
-    ("type", "conversation_id", "timestamp", "functions", "id", "name", "content")
-)
-
-FRAMEWORK: Final = Framework(
-    "deepgram", _owns, _told, signs={"type": None}, needed=lambda _: _NEEDED
-)
+FRAMEWORK: Final = Framework("deepgram", _owns, _told)

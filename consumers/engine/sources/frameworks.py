@@ -9,22 +9,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from consumers.engine.sources import deepgram, openai_realtime, vapi
-from consumers.engine.sources.told import Framework, Needed, Translated
+from consumers.engine.sources.told import Framework, Translated
 
 FRAMEWORKS: Final[tuple[Framework, ...]] = (
     vapi.FRAMEWORK,
     openai_realtime.FRAMEWORK,
     deepgram.FRAMEWORK,
 )
-SIGNS: Final[Needed] = {name: inside for each in FRAMEWORKS for name, inside in each.signs.items()}
-"""What tells a message of any of them from other JSON."""
-
-
-def framework_of(event: Mapping[str, Any]) -> Framework | None:
-    """The framework whose message it is; None if it is of none of these. Of a message that is too
-    large, its signs are enough.
-    """
-    return next((each for each in FRAMEWORKS if each.owns(event)), None)
 
 
 def translated(event: Mapping[str, Any], now_ms: int) -> Translated | None:
@@ -41,7 +32,7 @@ def translated(event: Mapping[str, Any], now_ms: int) -> Translated | None:
         >>> translated({"type": "speech_event"}, 9_000) is None
         True
     """
-    framework = framework_of(event)
+    framework = next((each for each in FRAMEWORKS if each.owns(event)), None)
     if framework is None:
         return None
     own_id = framework.id_of(event)

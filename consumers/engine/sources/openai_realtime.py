@@ -17,7 +17,6 @@ from typing import Any, Final
 from consumers.engine.sources.told import (
     Event,
     Framework,
-    Needed,
     agent_told,
     call_started,
     error_event,
@@ -198,32 +197,9 @@ def _answered(item: Mapping[str, Any], time_ms: float) -> Iterator[Event]:
         )
 
 
-_ITEM: Final = dict.fromkeys(
-    ("id", "type", "status", "call_id", "name", "arguments", "output", "error")
-)
-_NEEDED: Final[Needed] = {
-    **dict.fromkeys(
-        (
-            "type",
-            "event_id",
-            "conversation_id",
-            "timestamp",
-            "silence_duration_ms",
-            "transcript",
-            "text",
-        )
-    ),
-    **dict.fromkeys(("call_id", "item_id", "name", "arguments", "error")),
-    "item": _ITEM,
-    "session": dict.fromkeys(("type", "instructions", "tools", "output_modalities", "modalities")),
-    "response": {"status": None, "status_details": None, "output": _ITEM},
-}
-
 FRAMEWORK: Final = Framework(
     "openai-realtime",
     _owns,
     _told,
-    signs={"type": None, "error": {"type": None}},
-    needed=lambda _: _NEEDED,
     id_of=lambda event: event.get("event_id"),
 )

@@ -78,22 +78,34 @@ class Span(NamedTuple):
 # wrong in it is said.
 
 
-def spans_in_json(request: Any) -> Iterator[Span]:
+def spans_in_json(request: Any, most: int) -> "list[Reader]":
     """The spans of an export request that is JSON.
 
+    Args:
+        request: The request.
+        most: Most spans.
+
     Raises:
-        UnreadableSpansError: It is none, or one of its spans cannot be read.
+        UnreadableSpansError: It is none, or has more of them.
     """
+    readers: list[Reader] = []
     try:
-        for resource in request["resourceSpans"]:
+        resources = iter(request["resourceSpans"])
+    except _UNREADABLE as error:
+        raise UnreadableSpansError(f"expected the list `resourceSpans` ({error})") from None
+    for resource in resources:
+        try:
             producer = producer_in_json(resource.get("resource"))
-            for scope in resource.get("scopeSpans", ()):
-                for span in scope.get("spans", ()):
-                    yield span_in_json(span, producer)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UnreadableSpansError(
-            f"this is no export request of traces in JSON ({type(error).__name__}: {error})"
-        ) from None
+            spans = [
+                span for scope in resource.get("scopeSpans", ()) for span in scope.get("spans", ())
+            ]
+        except _UNREADABLE as error:
+            readers.append(unreadable(UnreadableSpansError(f"this is no resource ({error})")))
+            continue
+        readers += [partial(span_in_json, span, producer) for span in spans]
+    if len(readers) > most:
+        raise UnreadableSpansError(f"expected at most {most} spans in a request, saw more")
+    return readers
 
 
 def producer_in_json(resource: Any) -> Producer:

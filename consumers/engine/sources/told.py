@@ -26,33 +26,20 @@ MAX_PARSED_CHARS: Final = 100_000
 """Longest text that may be JSON: a longer one stays text, because to read it can take long."""
 
 
-Needed = Mapping[str, Any]
-"""The members of a message that a rule reads, by name: None for a whole value, another `Needed` for
-the members inside of it. Of an array it is that of each element.
-"""
-
-
 class Framework(NamedTuple):
     """A framework whose own messages are taken as they are.
-
-    Some frameworks repeat the whole call in each message. So one that is too large is read without
-    what no rule reads of it.
 
     Attributes:
         name: Its name; with the id of a message it identifies an event.
         owns: Whether a message, any JSON object, is one of its own.
         told: What a message says in our words; the number is the time of one that has none, in
             epoch ms.
-        signs: What `owns` and `needed` look at, a few members.
-        needed: What the rules read of a message, by its signs.
         id_of: The framework's own id of a message; None where it has none.
     """
 
     name: str
     owns: Callable[[Mapping[str, Any]], bool]
     told: Callable[[Mapping[str, Any], int], Iterator[Event]]
-    signs: Needed
-    needed: Callable[[Mapping[str, Any]], Needed]
     id_of: Callable[[Mapping[str, Any]], object] = lambda _: None
 
 

@@ -12,7 +12,6 @@ from consumers.engine.sources.told import (
     MAX_RECORD_ENTRIES,
     Event,
     Framework,
-    Needed,
     agent_told,
     call_ended,
     call_started,
@@ -302,45 +301,4 @@ _RULES: Final[Mapping[str, _Rule]] = {
     "function-call": _function,
     REPORT: _report,
 }
-_MODEL: Final = {
-    **dict.fromkeys(("systemPrompt", "tools", "functions", "toolIds")),
-    "messages": dict.fromkeys(("role", "content")),
-}
-_ASSISTANT: Final = {**dict.fromkeys(("id", "name", "serverMessages")), "model": _MODEL}
-_USE: Final = dict.fromkeys(("id", "name", "parameters", "arguments", "function"))
-_ENTRY: Final = {
-    **dict.fromkeys(("role", "message", "time", "endTime", "toolCallId", "name", "result")),
-    "toolCalls": _USE,
-}
-_ALWAYS: Final[Needed] = {
-    **dict.fromkeys(("type", "timestamp", "status", "role", "startedAt", "endedAt", "endedReason")),
-    **dict.fromkeys(("assistant", "fromAssistant", "toAssistant"), _ASSISTANT),
-    "call": {
-        **dict.fromkeys(("id", "assistantId", "startedAt", "endedAt", "endedReason")),
-        "assistant": _ASSISTANT,
-    },
-}
-_OF_A_MESSAGE: Final[Needed] = {
-    **_ALWAYS,
-    **dict.fromkeys(("transcriptType", "transcript", "functionCall")),
-    **dict.fromkeys(("toolCallList", "toolCalls"), _USE),
-    "toolWithToolCallList": {"toolCall": _USE},
-}
-_OF_THE_REPORT: Final[Needed] = {
-    **_ALWAYS,
-    "artifact": {
-        "messages": _ENTRY,
-        "performanceMetrics": {"turnLatencies": dict.fromkeys(_LATENCIES)},
-        "recordingUrl": None,
-        "recording": {"stereoUrl": None, "mono": {"combinedUrl": None}},
-    },
-    "messages": _ENTRY,
-    "recordingUrl": None,
-}
-
-
-def _needed(event: Mapping[str, Any]) -> Needed:
-    return {"message": _OF_THE_REPORT if event["message"]["type"] == REPORT else _OF_A_MESSAGE}
-
-
-FRAMEWORK: Final = Framework("vapi", _owns, _told, {"message": {"type": None}}, _needed)
+FRAMEWORK: Final = Framework("vapi", _owns, _told)

@@ -936,35 +936,6 @@ async def require_access(kafka: KafkaSettings, needs: Needs) -> None:
         KafkaRefusedError: Rights are missing; the text names all of them.
         TopicsUnfitError: A topic is missing.
     """
-    topics, missing = await _asked(kafka, needs)
-    if missing:
-        raise KafkaRefusedError(
-            "\n".join(
-                [
-                    f"Kafka: {kafka.security.who} lacks rights on {kafka.bootstrap_servers}, so "
-                    "nothing was started:",
-                    *(f"  {line}" for line in missing),
-                    f"  Give it these, for example with `kafka-acls.sh --add`; {RIGHTS_PAGE}",
-                ]
-            )
-        )
-    counts_in(topics, kafka, needs.operations)
-
-
-async def missing_rights(kafka: KafkaSettings, needs: Needs) -> Sequence[str]:
-    """The rights that this user lacks, each as `topic NAME: Write`; none if the broker does not
-    report rights.
-
-    Raises:
-        KafkaUnreachableError: No broker answers, or it does not let us in.
-    """
-    return (await _asked(kafka, needs))[1]
-
-
-async def _asked(
-    kafka: KafkaSettings, needs: Needs
-) -> tuple[Sequence[Mapping[str, Any]], Sequence[str]]:
-    """The broker's answer about the topics, and the rights that are missing."""
     needed = {kafka.topic(name): operations for name, operations in needs.operations.items()}
     async with kafka.first_contact("access") as connection:
         answer = await connection.send(TopicsRequest(list(needed)))
@@ -979,7 +950,18 @@ async def _asked(
                 needs.transactional_ids,
             ),
         ]
-    return topics, missing
+    if missing:
+        raise KafkaRefusedError(
+            "\n".join(
+                [
+                    f"Kafka: {kafka.security.who} lacks rights on {kafka.bootstrap_servers}, so "
+                    "nothing was started:",
+                    *(f"  {line}" for line in missing),
+                    f"  Give it these, for example with `kafka-acls.sh --add`; {RIGHTS_PAGE}",
+                ]
+            )
+        )
+    counts_in(topics, kafka, needs.operations)
 
 
 def _missing_on_topics(

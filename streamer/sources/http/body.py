@@ -5,22 +5,18 @@ same for HTTP and files. Pure.
 import base64
 import binascii
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from consumers.engine.sources.frameworks import SIGNS, framework_of, translated
+from pydantic_core import from_json
+
+from consumers.engine.admission import parts_of
+from consumers.engine.sources.frameworks import translated
 from schemas.events.codec import refused_type
 from schemas.events.simulator import STREAMS, Stream, has_type, stream_of, stream_of_type
-from streamer.sources.http.json_parts import (
-    MAX_LEAN_PARTS,
-    JsonText,
-    OverfullError,
-    TooManyError,
-    UnsplitError,
-    element_of,
-)
 
 STRUCTURED: Final = "application/cloudevents+json"
 BATCH: Final = "application/cloudevents-batch+json"
@@ -28,6 +24,11 @@ LINES: Final = frozenset({"application/x-ndjson", "application/jsonl", "applicat
 REQUIRED: Final = ("specversion", "id", "source", "type")
 MAX_EVENTS: Final = 10_000
 """Most events of one request."""
+MAX_PARTS: Final = 400_000
+"""Most commas and opening brackets of JSON that is read at once: a full body of events or spans has
+200,000, the record of three hours 400,000. To read them takes 50 ms, in which no other task has a
+turn; 4 MB of empty lists would take seconds and 300 MB.
+"""
 WHICH_EVENTS: Final = (
     "docs/sources/other.md says which events any framework has to send, and `callgauge schema` has "
     "all."
@@ -38,6 +39,17 @@ LEFT_OUT: Final = object()
 _QUOTED: Final = re.compile(r'"(.*)"', re.DOTALL)
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _LINE: Final = re.compile(rb"\s*+(\S[^\n]*+)")
+
+
+def value_of(text: bytes) -> Any:
+    """The value that JSON has.
+
+    Raises:
+        ValueError: It is not JSON, or has too many parts.
+    """
+    if (parts := parts_of(text)) > MAX_PARTS:
+        raise ValueError(f"expected at most {MAX_PARTS} commas and brackets, saw {parts}")
+    return from_json(text, allow_inf_nan=False)
 
 
 class UnreadableBodyError(ValueError):
@@ -62,9 +74,9 @@ class Posted(NamedTuple):
 
 def posted_events(
     body: bytes, content_type: str, headers: Mapping[str, str], most_events: int = MAX_EVENTS
-) -> Iterator[Posted | None]:
-    """Reads the events of a request, one by one, after they were told apart. One that is no JSON is
-    refused alone.
+) -> Iterator[Posted]:
+    """Reads the events of a request, one by one. A line that is no JSON is refused alone; an array
+    is JSON as a whole.
 
     Args:
         body: The body.
@@ -73,7 +85,7 @@ def posted_events(
         most_events: Most events that it may have.
 
     Yields:
-        The events; None between steps of a long search, so that others may have their turn.
+        The events.
 
     Raises:
         UnreadableBodyError: No events can be told apart in it, or too many. That is known before
@@ -82,7 +94,7 @@ def posted_events(
     kind = content_type.partition(";")[0].strip().lower()
     is_array = body.lstrip()[:1] == b"["
     if kind == STRUCTURED:
-        yield from _one(body, structured)
+        yield _one(body, structured)
     elif kind == BATCH:
         if not is_array:
             raise UnreadableBodyError(f"{BATCH}: expected a JSON array of CloudEvents")
@@ -91,76 +103,41 @@ def posted_events(
         attributes = {
             name[3:]: _decoded(value) for name, value in headers.items() if name.startswith("ce-")
         }
-        yield from _one(
-            body, lambda place, event: Posted(place, event, attributes, _lacking(attributes))
-        )
-    elif is_array and kind not in LINES:
+        yield _one(body, partial(Posted, attributes=attributes, fault=_lacking(attributes)))
+    elif kind in LINES:
+        yield from _lines(body, most_events)
+    elif is_array:
         yield from _elements(body, most_events, Posted)
-    elif kind in LINES or not (yield from _is_one_value(body)):
+    elif _has_lines(body):
         yield from _lines(body, most_events)
     else:
-        yield from _one(body, Posted)
+        yield _one(body, Posted)
 
 
-def event_in(text: bytes) -> Generator[None, None, Any]:
-    """The value of an event. A message of a framework that is too large is read without what no
-    rule reads of it: some repeat the whole call in each.
-
-    Yields:
-        None between steps of a long search.
-
-    Raises:
-        OverfullError: It is too long, or has too many digits or parts.
-        ValueError: It is not JSON.
-    """
-    try:
-        return element_of(text)
-    except OverfullError:
-        lean = yield from _lean(text)
-        if lean is None:
-            raise
-        return lean
+def _has_lines(body: bytes) -> bool:
+    """Whether each line of a body is a value: an object may have line breaks inside."""
+    first = _LINE.match(body)
+    if first is None or _LINE.match(body, first.end()) is None:
+        return False
+    line = first[1].rstrip()
+    return line[:1] == b"{" and line[-1:] == b"}"
 
 
-def _lean(text: bytes) -> Generator[None, None, Any]:
-    """A message of a framework without what no rule reads of it; None for other JSON.
-
-    Raises:
-        OverfullError: It has too much that is read.
-    """
-    whole = JsonText(text)
-    try:
-        signs = element_of((yield from whole.only(whole.place, SIGNS)))
-        framework = framework_of(signs) if isinstance(signs, Mapping) else None
-        kept = (
-            None
-            if framework is None
-            else (yield from whole.only(whole.place, framework.needed(signs)))
-        )
-    except OverfullError:
-        raise
-    except ValueError:
-        return None
-    return None if kept is None else element_of(kept, MAX_LEAN_PARTS)
-
-
-def _one(body: bytes, posted: Callable[[int, Any], Posted]) -> Iterator[Posted | None]:
+def _one(body: bytes, posted: Callable[[int, Any], Posted]) -> Posted:
     """The one event of a body. An object is one also if something in it is wrong."""
     try:
-        yield posted(1, (yield from event_in(body)))
+        return posted(1, value_of(body))
     except ValueError as error:
-        if isinstance(error, OverfullError) or (
-            body.lstrip()[:1] == b"{" and body.rstrip()[-1:] == b"}"
-        ):
-            yield _unread(1, error)
-            return
+        text = body.strip()
+        if (text[:1], text[-1:]) == (b"{", b"}"):
+            return _unread(1, error)
         raise UnreadableBodyError(
-            f"the body is not JSON ({error}); expected one JSON object, an array of them, or one "
+            f"the body cannot be read: {error}; expected one JSON object, an array of them, or one "
             "object a line"
         ) from None
 
 
-def _lines(body: bytes, most: int) -> Iterator[Posted | None]:
+def _lines(body: bytes, most: int) -> Iterator[Posted]:
     """The events of JSON lines; blank lines have a number and no event."""
     found = list(islice(_found_lines(body), most + 1))
     if len(found) > most:
@@ -168,7 +145,7 @@ def _lines(body: bytes, most: int) -> Iterator[Posted | None]:
     number, at = 1, 0
     for line in found:
         number, at = number + body.count(b"\n", at, line.start(1)), line.start(1)
-        yield (yield from _read(number, line.group(1), Posted))
+        yield _read(number, line.group(1), Posted)
 
 
 def _found_lines(body: bytes) -> Iterator[re.Match[bytes]]:
@@ -178,59 +155,29 @@ def _found_lines(body: bytes) -> Iterator[re.Match[bytes]]:
         at = line.end()
 
 
-def _elements(
-    body: bytes, most: int, posted: Callable[[int, Any], Posted]
-) -> Iterator[Posted | None]:
+def _elements(body: bytes, most: int, posted: Callable[[int, Any], Posted]) -> Iterator[Posted]:
     """The events of a JSON array."""
-    text = JsonText(body)
     try:
-        places = yield from text.elements(text.place, b"[]", most)
-    except TooManyError:
+        values = value_of(body)
+    except ValueError as error:
         raise UnreadableBodyError(
-            f"expected at most {most} events in a request, saw more"
+            f"the array cannot be read: {error}; of JSON lines, one that is broken is refused alone"
         ) from None
-    except UnsplitError as error:
-        raise UnreadableBodyError(f"the body is not JSON: {error}") from None
-    for number, place in enumerate(places, 1):
-        yield (yield from _read(number, text.at(place), posted))
+    if len(values) > most:
+        raise UnreadableBodyError(f"expected at most {most} events in a request, saw {len(values)}")
+    for place, value in enumerate(values, 1):
+        yield posted(place, value)
 
 
-def _is_one_value(body: bytes) -> Generator[None, None, bool]:
-    """Whether a body that may be JSON lines is one value; an object may have line breaks inside."""
-    if b"\n" not in body.strip():
-        return True
-    text = JsonText(body)
+def _read(place: int, text: bytes, posted: Callable[[int, Any], Posted]) -> Posted:
     try:
-        place = yield from text.whole()
-    except UnsplitError:
-        return False
-    if _LINE.match(body, place.end) is not None:
-        return False
-    try:
-        element_of(text.at(place))
-    except OverfullError:
-        return True
-    except ValueError:
-        return False
-    return True
-
-
-def _read(
-    place: int, text: bytes, posted: Callable[[int, Any], Posted]
-) -> Generator[None, None, Posted]:
-    try:
-        return posted(place, (yield from event_in(text)))
+        return posted(place, value_of(text))
     except ValueError as error:
         return _unread(place, error)
 
 
 def _unread(place: int, error: ValueError) -> Posted:
-    return Posted(
-        place,
-        None,
-        {},
-        str(error) if isinstance(error, OverfullError) else f"expected JSON: {error}",
-    )
+    return Posted(place, None, {}, f"expected JSON: {error}")
 
 
 def structured(place: int, document: Any) -> Posted:
@@ -250,7 +197,7 @@ def structured(place: int, document: Any) -> Posted:
     fault = _lacking(attributes)
     if "data_base64" in document and fault is None:
         try:
-            data = element_of(base64.b64decode(document["data_base64"], validate=True))
+            data = value_of(base64.b64decode(document["data_base64"], validate=True))
         except (ValueError, TypeError, binascii.Error):
             fault = "data_base64 is not JSON in base64"
     return Posted(place, data, attributes, fault)

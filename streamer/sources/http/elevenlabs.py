@@ -19,7 +19,6 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from consumers.engine.limits import Limits
-from consumers.engine.sources.otlp import UnreadableSpansError
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import WebhookKind, WebhookOutcome
 from schemas.events.elevenlabs import RecordEntry
@@ -29,16 +28,13 @@ from schemas.units import to_seconds
 from streamer.recordings.elevenlabs import RECORD_WEBHOOKS, call_in
 from streamer.recordings.files import shown
 from streamer.settings.all_settings import SenderSettings
-from streamer.sources.http.json_parts import value_of
+from streamer.sources.http.body import value_of
 from streamer.sources.http.receiving import (
-    UNSIGNED_REQUEST_BYTES,
-    Addresses,
     Bodies,
     Body,
     Senders,
     SendingTenant,
     UnreadBodyError,
-    address_of,
     key_of,
 )
 from streamer.sources.outgoing import MAX_VALUE_BYTES, NotAcknowledgedError, WritesRecords, outgoing
@@ -162,12 +158,6 @@ def records_of_delivery(
         )
     try:
         call = call_in(document)
-    except UnreadableSpansError as error:
-        return _unread(
-            conversation_id,
-            content,
-            f"data.otlp_traces: expected an export request of traces, saw {error}",
-        )
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         where, seen = ".".join(map(str, fault["loc"])), shown(fault["input"], str(fault["loc"][-1]))
@@ -488,7 +478,6 @@ class WebhookRoute:
         self._writer = writer
         self._instruments = instruments
         self._nobody = SendingTenant("", SenderSettings())
-        self._addresses = Addresses()
         self._has_webhook = any(
             each.settings.elevenlabs_secret for each in senders.by_tenant.values()
         )
@@ -512,17 +501,15 @@ class WebhookRoute:
         headers = [
             value for name, value in request.headers.raw if name == SIGNATURE_HEADER.encode()
         ]
-        address = address_of(request)
         try:
             signature = read_signature(b"".join(headers) if len(headers) == 1 else b"")
             check_time(signature, time.time())
-            arriving = _Arriving(SignedBody(signature, secret), self._addresses, address)
-            room = tenant[:MAX_TENANT_CHARS], address
-            async with self._bodies.read(request, room, arriving.kept_bytes, arriving.add) as body:
-                arriving.signed.check()
-                # What was dropped is not given back: to read it took as long, and nothing else
-                # limits it.
-                self._addresses.take(address, -len(body.content) - UNSIGNED_REQUEST_BYTES)
+            signed = SignedBody(signature, secret)
+            # Nobody knows yet whose body it is: who has no secret takes room of his address alone.
+            host = "" if request.client is None else request.client.host
+            room = tenant[:MAX_TENANT_CHARS], host
+            async with self._bodies.read(request, room, _kept_bytes, signed.add) as body:
+                signed.check()
                 return await self._taken(body, sender)
         except SignatureError as error:
             return self._answer(
@@ -643,30 +630,10 @@ class WebhookRoute:
         return PlainTextResponse(f"{outcome.value}{': ' if text else ''}{text}\n", status, headers)
 
 
-class _Arriving:
-    """What is done with the pieces of a delivery while it arrives."""
-
-    def __init__(self, signed: SignedBody, addresses: Addresses, address: str) -> None:
-        self.signed = signed
-        self._addresses = addresses
-        self._address = address
-        self._kept_bytes: int | None = None
-        self._addresses.take(address, UNSIGNED_REQUEST_BYTES)
-
-    def add(self, piece: bytes) -> float:
-        """Adds a piece; returns the pause before the next one in seconds."""
-        self.signed.add(piece)
-        return self._addresses.take(self._address, len(piece))
-
-    def kept_bytes(self, beginning: bytearray) -> int:
-        """How much of the body is kept: nothing but the beginning of recorded sound."""
-        if self._kept_bytes is not None:
-            return self._kept_bytes
-        kind, _ = _kind_at_the_beginning(bytes(beginning[:SNIFFED_BYTES]))
-        kept_bytes = SNIFFED_BYTES if kind is WebhookKind.AUDIO else MAX_BODY_BYTES
-        if len(beginning) >= SNIFFED_BYTES:
-            self._kept_bytes = kept_bytes
-        return kept_bytes
+def _kept_bytes(beginning: bytearray) -> int:
+    """How much of a body is kept: nothing but the beginning of recorded sound."""
+    kind, _ = _kind_at_the_beginning(bytes(beginning[:SNIFFED_BYTES]))
+    return SNIFFED_BYTES if kind is WebhookKind.AUDIO else MAX_BODY_BYTES
 
 
 def _digest(tenant: str, content: bytes) -> bytes:

@@ -1,7 +1,6 @@
 """Receives bodies within bounds, and knows the tenant of each sender."""
 
 import asyncio
-import ipaddress
 import time
 import zlib
 from collections import Counter, OrderedDict
@@ -117,7 +116,7 @@ class Bodies:
         request: Request,
         sender: Hashable,
         most_bytes: Callable[[bytearray], int],
-        on_piece: Callable[[bytes], float] | None = None,
+        on_piece: Callable[[bytes], None] | None = None,
         *,
         unzips_to: int | None = None,
     ) -> AsyncIterator[Body]:
@@ -129,8 +128,7 @@ class Bodies:
             sender: Whose it is: each has its share of the room.
             most_bytes: Returns how many bytes are kept, from the beginning of the body as far as it
                 is known.
-            on_piece: Called with each piece, in order, also with those that are dropped. Returns
-                the pause before the next one in seconds.
+            on_piece: Called with each piece, in order, also with those that are dropped.
             unzips_to: Most bytes that a body in gzip becomes: what is beyond them is dropped
                 without becoming anything. None for a body that is not compressed.
 
@@ -150,14 +148,13 @@ class Bodies:
                         body.arrived_bytes += len(piece)
                         if body.arrived_bytes > MAX_DRAINED_BYTES:
                             raise UnreadBodyError("gone", body.arrived_bytes)
-                        pause_seconds = 0.0 if on_piece is None else on_piece(piece)
+                        if on_piece is not None:
+                            on_piece(piece)
                         content = piece if unzipping is None else unzipping.add(piece)
                         total_bytes += len(content)
                         # nothing was dropped so far
                         if total_bytes == len(body.kept) + len(content):
                             self._keep(body, content, most_bytes)
-                        if pause_seconds > 0:
-                            await asyncio.sleep(pause_seconds)
                     await asyncio.sleep(0)  # to read what arrived begins in a turn of its own
                 if unzipping is not None:
                     unzipping.finish()
@@ -249,66 +246,6 @@ class _Unzipping:
         """
         if self._room > 0 and not self._member.eof:
             raise zlib.error("it ends too early")
-
-
-# Addresses of clients that send bodies before anything says whose they are: the signature of a
-# webhook is that of its whole body.
-
-UNSIGNED_BYTES_PER_SECOND: Final = 16_777_216
-"""Bytes a second of one address that are read at full speed: three hundredths of a processor."""
-UNSIGNED_BURST_BYTES: Final = 2 * UNSIGNED_BYTES_PER_SECOND
-"""Bytes of one address that are read at full speed after a pause."""
-UNSIGNED_REQUEST_BYTES: Final = 131_072
-"""A request costs an address as much as so many bytes."""
-MAX_PAUSE_SECONDS: Final = 1.0
-"""Longest pause before the next piece of a body, some 64 kB: so a record of usual size arrives in
-time, whatever others send through the same proxy.
-"""
-MAX_ADDRESSES: Final = 10_000
-"""Addresses that are remembered, 3 MB; the one that sent nothing for the longest time
-is forgotten.
-"""
-_SHARED_BITS: Final = 64
-"""Bits of an address of IPv6 that all addresses of one network have."""
-
-
-class Addresses:
-    """How much each address sent without a signature. What turns out to be signed is given back."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        # bytes, and the time of it
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    def take(self, address: str, sent_bytes: int) -> float:
-        """Takes what the address sent; returns the pause before its next piece in seconds."""
-        now = self._clock()
-        left, at = self._left.pop(address, (float(UNSIGNED_BURST_BYTES), now))
-        left = (
-            min(float(UNSIGNED_BURST_BYTES), left + (now - at) * UNSIGNED_BYTES_PER_SECOND)
-            - sent_bytes
-        )
-        # A debt beyond the longest pause would last, and slow down those who come through the same
-        # proxy.
-        left = max(left, -MAX_PAUSE_SECONDS * UNSIGNED_BYTES_PER_SECOND)
-        self._left[address] = left, now
-        if len(self._left) > MAX_ADDRESSES:
-            self._left.popitem(last=False)
-        return max(0.0, -left / UNSIGNED_BYTES_PER_SECOND)
-
-
-def address_of(request: Request) -> str:
-    """The address of the client; of IPv6, its network, because one client has all
-    addresses in it.
-    """
-    host = "" if request.client is None else request.client.host
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:  # a name that a proxy gave
-        return host[:MAX_NAME_CHARS]
-    if isinstance(address, ipaddress.IPv4Address):
-        return host
-    return str(ipaddress.IPv6Network((address.packed, _SHARED_BITS), strict=False))
 
 
 # The senders that may post: their tokens, how much each may send, and which conversations are

@@ -247,8 +247,8 @@ CHECK = "subgoals[0].check"
         ),
         (
             {**SAYS, "pattern": "a+"},
-            f"{CHECK}.pattern: character 2: + repeats without a bound; say how often at most, for "
-            f"example {{1,80}}",
+            f"{CHECK}.pattern: it repeats without a bound (*, + or {{3,}}); say how often at most, "
+            f"for example {{1,80}}",
         ),
         (
             {**SAYS, "pattern": "a" * 501},

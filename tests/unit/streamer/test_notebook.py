@@ -2,11 +2,10 @@
 without.
 """
 
-import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -383,76 +382,14 @@ def test_options_say_what_a_result_has() -> None:
     assert success(last) == NumericalScore(1, {"progress_score": 1.0}, last.explanations)
 
 
-class _Slow:
-    """A judge whose answers come from a model: each waits until all of its wave have been asked."""
-
-    def __init__(self, wave: int) -> None:
-        self.loops: list[asyncio.AbstractEventLoop] = []
-        self._left = wave
-        self._all_are_asked: asyncio.Event | None = None
-
-    async def __call__(self, prompt: str) -> str:
-        self.loops.append(asyncio.get_running_loop())
-        self._all_are_asked = self._all_are_asked or asyncio.Event()
-        self._left -= 1
-        if self._left <= 0:
-            self._all_are_asked.set()
-        await self._all_are_asked.wait()
-        return "GRADE: C" if "yes" in prompt else "GRADE: I"
-
-
-def _slow_trace() -> Json:
+def _two_turns() -> Json:
     return _trace(_turn("no"), _turn("yes"), of={"sub_goals": [{"details": "d"}]}, max_turns=2)
-
-
-def test_a_judge_may_be_a_coroutine() -> None:
-    """The answers of a wave come side by side; a client of a model keeps its connections, so each
-    question has the same loop.
-    """
-    judge = _Slow(wave=5)
-    assert auc(_slow_trace(), judge) == auc(_slow_trace(), lambda prompt: "yes" in prompt)
-    assert len(judge.loops) == 10
-    assert len({*map(id, judge.loops)}) == 1
-
-    async def plain(prompt: str) -> bool:
-        return "yes" in prompt
-
-    def later(prompt: str) -> Awaitable[bool]:
-        return plain(prompt)
-
-    assert [each.score for each in progress(_slow_trace(), later)] == [0.0, 1.0]
-
-
-async def test_a_judge_may_be_a_coroutine_within_a_running_loop() -> None:
-    """As in a notebook."""
-    judge = _Slow(wave=5)
-    assert success(_slow_trace(), judge).score == 1
-    assert asyncio.get_running_loop() not in judge.loops
-
-
-def test_an_error_of_a_coroutine_is_the_caller_s_and_ends_the_other_answers() -> None:
-    ended: list[str] = []
-
-    async def breaks(_: str) -> bool:
-        if ended:
-            raise OSError("no line")
-        ended.append("waits")
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            ended.append("cancelled")
-            raise
-        return True
-
-    with pytest.raises(OSError, match="no line"):
-        progress(_slow_trace(), breaks)
-    assert ended == ["waits", "cancelled"]
 
 
 @pytest.mark.parametrize("answer", [1, {"grade": "C"}, b"GRADE: C"])
 def test_what_is_no_answer_of_a_judge_is_said(answer: Any) -> None:
     with pytest.raises(TypeError, match=f"True, False or None; seen {type(answer).__name__}"):
-        progress(_slow_trace(), lambda _: answer)
+        progress(_two_turns(), lambda _: answer)
 
 
 def test_a_judge_is_asked_as_often_as_agent_inspect_asks() -> None:

@@ -173,6 +173,13 @@ def test_a_role_that_is_behind_is_told() -> None:
     assert told[1][2].endswith("200000 records to append to the log, of audit.events")
 
 
+@pytest.mark.parametrize(("seconds", "is_told"), [(1.0, False), (-3.0, True), (3.0, True)])
+def test_a_sequencer_whose_clock_is_another_one_tells_it(seconds: float, *, is_told: bool) -> None:
+    gauges = {"callgauge_sequencer_clock_difference_seconds": {"": seconds}}
+    told = said_of(state(gauges=gauges))[1:]
+    assert [what_to_do for *_, what_to_do in told] == ["Set all clocks by NTP."] * is_told
+
+
 @pytest.mark.parametrize("body", [b"hello", b"{}", b"[]", b"\xff", b'{"version": 1}'])
 def test_another_program_is_told_apart(body: bytes) -> None:
     ((_, verdict, seen, _),) = said_of(body)

@@ -10,15 +10,13 @@ from aiokafka import TopicPartition
 from consumers.engine.limits import LimitSettings
 from schemas.topics import MAX_TRANSACTION_MS, TOPICS
 from streamer.cli import doctor as cli_doctor
-from streamer.cluster.facts import ClockFacts, ClusterFacts, GroupFacts, LogBounds, PartitionState
+from streamer.cluster.facts import ClusterFacts, GroupFacts, LogBounds
 from streamer.doctor import examination as doctor_command
 from streamer.doctor.examination import group_findings
 from streamer.doctor.findings import (
     Finding,
     Verdict,
     broker_finding,
-    clock_findings,
-    replica_findings,
     settings_findings,
     topic_findings,
     topic_setting_findings,
@@ -27,28 +25,23 @@ from streamer.settings.all_settings import Settings
 
 SETTINGS = Settings(topic_prefix="x.")
 KAFKA = SETTINGS.kafka
-HEALTHY = PartitionState(has_leader=True, replicas=3, in_sync=3)
 RIGHT = {
     topic.name: {
         "cleanup.policy": topic.cleanup_policy,
         "retention.ms": str(topic.retention_ms),
         "message.timestamp.type": "LogAppendTime",
-        "min.insync.replicas": "2",
-        "unclean.leader.election.enable": "false",
     }
     for topic in TOPICS
 }
 ALL = [topic.name for topic in TOPICS]
 
 
-def cluster(state: PartitionState = HEALTHY, **partitions: int) -> ClusterFacts:
+def cluster(**partitions: int) -> ClusterFacts:
     """A cluster with every topic, each with four partitions unless another number is given; 0
     leaves the topic out.
     """
     counts = {topic.name: partitions.get(topic.name.replace(".", "_"), 4) for topic in TOPICS}
-    return ClusterFacts(
-        3, None, {f"x.{name}": (state,) * count for name, count in counts.items() if count}
-    )
+    return ClusterFacts(3, None, {f"x.{name}": count for name, count in counts.items() if count})
 
 
 def verdicts(findings: list[Finding]) -> list[Verdict]:
@@ -137,91 +130,6 @@ def test_settings_that_may_not_be_seen_are_unknown() -> None:
     known = {name: RIGHT[name] for name in ALL if name != "scores"}
     (finding,) = topic_setting_findings(known, ALL, SETTINGS)
     assert (finding.verdict, "x.scores" in finding.seen) == (Verdict.UNKNOWN, True)
-
-
-@pytest.mark.parametrize(
-    ("state", "settings", "verdict", "said"),
-    [
-        (PartitionState(True, 3, 3), {}, Verdict.OK, "3 copies"),
-        (PartitionState(True, 1, 1), {"min.insync.replicas": "1"}, Verdict.WARNING, "one copy"),
-        (PartitionState(True, 3, 2), {}, Verdict.WARNING, "2 of 3 copies"),
-        (PartitionState(True, 3, 1), {}, Verdict.WRONG, "nothing can be written"),
-        (PartitionState(False, 3, 0), {}, Verdict.WRONG, "no leader"),
-        (
-            PartitionState(True, 3, 3),
-            {"min.insync.replicas": "3"},
-            Verdict.WARNING,
-            "stops all writing",
-        ),
-        (
-            PartitionState(True, 3, 3),
-            {"min.insync.replicas": "1"},
-            Verdict.WARNING,
-            "only one broker",
-        ),
-        (
-            PartitionState(True, 3, 3),
-            {"unclean.leader.election.enable": "true"},
-            Verdict.WARNING,
-            "unclean",
-        ),
-    ],
-)
-def test_copies(
-    state: PartitionState, settings: dict[str, str], verdict: Verdict, said: str
-) -> None:
-    known = {name: RIGHT[name] | settings for name in ALL}
-    (finding,) = replica_findings(cluster(state).topics, known, KAFKA)
-    assert (finding.verdict, said in finding.seen) == (verdict, True)
-    assert "all topics" in finding.seen or verdict is Verdict.OK
-
-
-def test_the_topics_with_the_same_fault_share_a_line() -> None:
-    topics = dict(cluster().topics)
-    weak = (HEALTHY, PartitionState(has_leader=True, replicas=3, in_sync=2))
-    topics |= {"x.scores": weak, "x.goals": weak, "other.topic": weak}
-    (finding,) = replica_findings(topics, RIGHT, KAFKA)
-    assert finding.seen.startswith("x.scores, x.goals: 2 of 3")
-
-
-@pytest.mark.parametrize(
-    ("clocks", "said"),
-    [
-        ({1: [ClockFacts(-200, 300)]}, ["1 broker agree"]),
-        ({1: [ClockFacts(-5_000, -1_000)], 2: [ClockFacts(1_000, 3_000)]}, ["2 brokers agree"]),
-        (
-            {1: [ClockFacts(0, 1)], 2: [ClockFacts(1_500, 3_000)]},
-            ["broker 2 is 1.5 s or more ahead of this machine's"],
-        ),
-        ({1: [ClockFacts(-90_000, -60_000)]}, ["broker 1 is 1 min or more behind this machine's"]),
-        (
-            {1: [ClockFacts(0, 9_000), ClockFacts(1_200, 9_500)]},
-            ["broker 1 is 1.2 s or more ahead"],
-        ),
-        (
-            {1: [ClockFacts(2_000, 3_000)], 2: [ClockFacts(-3_000, -2_000)]},
-            ["broker 1 is 2 s", "broker 2 is 2 s"],
-        ),
-    ],
-)
-def test_every_broker_s_clock_is_compared_by_all_that_was_seen_of_it(
-    clocks: dict[int, list[ClockFacts]], said: list[str]
-) -> None:
-    found = list(clock_findings(clocks))
-    assert [words in finding.seen for finding, words in zip(found, said, strict=True)] == [
-        True
-    ] * len(said)
-    assert {finding.verdict for finding in found} == {
-        Verdict.OK if "agree" in said[0] else Verdict.WRONG
-    }
-
-
-def test_clocks_are_not_known_where_nothing_is_written() -> None:
-    (finding,) = clock_findings({})
-    assert (finding.verdict, "nothing is written to find out" in finding.seen) == (
-        Verdict.UNKNOWN,
-        True,
-    )
 
 
 PARTITIONS = [TopicPartition("x.pipecat.events", number) for number in range(2)]

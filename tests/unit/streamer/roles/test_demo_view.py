@@ -20,7 +20,6 @@ from schemas.scores.running import (
 from schemas.scores.trouble import troubles_of
 from streamer.roles.demo_view import (
     LEGEND,
-    MAX_AGENTS,
     MOST_NEWS,
     MOST_NEWS_LINES,
     News,
@@ -364,17 +363,3 @@ def test_totals_count_each_thing_once() -> None:
         totals_of().text()
         == "answers 0 (p50 -, p95 -)  subgoals 0  interruptions 0  dead air 0  ended: none"
     )
-
-
-def test_totals_by_agent_have_a_row_for_each_and_are_bounded() -> None:
-    agents = [call_row(labels=Labels(agent=f"bot-{number:03}")) for number in range(MAX_AGENTS + 5)]
-    totals = totals_of(*agents, waited(1, 500, labels=Labels(agent="bot-001")), waited(1, 500))
-    console = Screen(width=80, color_system=None)
-    with console.capture() as captured:
-        console.print(totals.by_agent("bot-001"))
-    rows = [line.split() for line in captured.get().splitlines()]
-    assert len(rows) <= MAX_AGENTS + 2
-    (row,) = [row for row in rows if row[0] == "bot-001"]
-    assert row == ["bot-001", "0", "1", "0.50", "s", "0.50", "s", "0", "0", "0"]
-    (other,) = [row for row in rows if row[0] == "unknown"]
-    assert other[2] == "1"

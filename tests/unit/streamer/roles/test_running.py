@@ -580,67 +580,19 @@ def facts(
     return start_facts(load_settings(None, {}, environment or {}), roles)
 
 
-def test_with_the_defaults_it_says_what_is_off_and_how_to_switch_it_on() -> None:
-    assert facts() == {
-        "goals": (
-            "only those of simulated calls and the sample (set goals.folder or goals.reads_topic)"
-        ),
-        "judge": "off (no key: set OPENAI_API_KEY or CALLGAUGE_JUDGE__API_KEY)",
-        "transcripts": "on (the topic transcripts)",
-        "redaction": "on (card, phone, email, iban, birth_date)",
-    }
-
-
-def test_goal_sets_are_counted_and_broken_files_are_named(tmp_path: Path) -> None:
-    environment = {"CALLGAUGE_GOALS__FOLDER": str(tmp_path), "CALLGAUGE_TOPIC_PREFIX": "x."}
-    assert facts(environment)["goals"] == f"0 sets in the folder {tmp_path}"
+def test_at_its_start_it_says_what_the_doctor_says_of_goals_and_the_judge(tmp_path: Path) -> None:
+    environment = {"CALLGAUGE_GOALS__FOLDER": str(tmp_path)}
     (tmp_path / "one.yaml").write_text(GOALS)
-    assert facts(environment)["goals"] == f"1 set in the folder {tmp_path}"
-    (tmp_path / "two.yaml").write_text("id: [")
-    assert facts(environment | {"CALLGAUGE_GOALS__READS_TOPIC": "true"})["goals"] == (
-        f"1 set (1 broken, see `callgauge goals check {tmp_path}`) in the folder {tmp_path} and "
-        "the topic x.goals"
-    )
-    (tmp_path / "one.yaml").unlink()
-    missing = {"CALLGAUGE_GOALS__FOLDER": str(tmp_path / "none")}
-    assert facts(missing)["goals"].startswith("unreadable goal sets")
-
-
-@pytest.mark.parametrize(
-    ("environment", "roles", "fact"),
-    [
-        (KEY, ALL, "on (gpt-4.1 at https://api.openai.com/v1)"),
-        (KEY, ("judge",), "on (gpt-4.1 at https://api.openai.com/v1)"),
-        (KEY | {"CALLGAUGE_JUDGE__ENABLED": "false"}, ALL, "off (judge.enabled is false)"),
-        (KEY, ("evaluator",), "off (no role judge in this process, and goals.asks_judge is false)"),
-        (
-            {"CALLGAUGE_GOALS__ASKS_JUDGE": "true"},
-            ("evaluator",),
-            "in another process: questions go to the topic judge.requests",
-        ),
-    ],
-)
-def test_the_judge_is_on_or_it_says_why_not(
-    environment: dict[str, str], roles: tuple[RoleName, ...], fact: str
-) -> None:
-    assert facts(environment, roles)["judge"] == fact
-
-
-def test_what_is_switched_off_is_said() -> None:
-    off = {"CALLGAUGE_TRANSCRIPTS__ENABLED": "false", "CALLGAUGE_REDACTION__ENABLED": "false"}
-    assert facts(off)["transcripts"] == "off (transcripts.enabled is false)"
-    assert facts(off)["redaction"].startswith("off (redaction.enabled is false)")
-    files = facts({"CALLGAUGE_TRANSCRIPTS__FOLDER": "here"})["transcripts"]
-    assert files == "on (the topic transcripts and files in the folder here)"
-    patterns = {
-        "CALLGAUGE_REDACTION__PATTERNS": '{"ORDER": "A[0-9]{5}"}',
-        "CALLGAUGE_REDACTION__DETECTORS": "card",
+    assert facts(environment) == {
+        "goals": f"1 goal set in {tmp_path}",
+        "judge": "off: it has no key",
     }
-    assert facts(patterns)["redaction"] == "on (card, pattern ORDER)"
+    (tmp_path / "two.yaml").write_text("id: [")
+    assert facts(environment)["goals"].endswith(f"See `callgauge goals check {tmp_path}`.")
+    assert facts(KEY)["judge"] == "on: gpt-4.1 at https://api.openai.com/v1"
 
 
-def test_a_role_states_only_what_concerns_it() -> None:
-    by_role = {role: set(facts(roles=(role,))) for role in ROLE_NAMES}
-    assert by_role["evaluator"] == {"goals", "judge", "transcripts", "redaction"}
-    assert by_role["judge"] == {"judge", "redaction"}
-    assert by_role["exporter"] == by_role["sequencer"] == {"redaction"}
+def test_redaction_that_is_switched_off_is_said() -> None:
+    off = {"CALLGAUGE_REDACTION__ENABLED": "false"}
+    assert facts(off, ("exporter",)) == {"redaction": "off: texts of calls are written as they are"}
+    assert facts({}, ("exporter",)) == {}

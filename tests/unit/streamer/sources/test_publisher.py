@@ -3,7 +3,8 @@ reported plainly.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -13,10 +14,20 @@ from consumers.runtime.kafka import connection as kafka_module
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
 from schemas.events.envelope import read_envelope
 from schemas.events.simulator import Source
+from schemas.log import OutgoingRecord
 from streamer.sources import publisher as publisher_module
-from streamer.sources.publisher import EventPublisher, PlayProgress, PublishError, play, record_of
+from streamer.sources.publisher import (
+    MAX_TRIES,
+    EventPublisher,
+    PlayProgress,
+    PublishError,
+    Write,
+    play,
+    record_of,
+    topics_of,
+)
 from streamer.sources.replay import PlayedCall, WireEvent
-from tests.support.patience import patient
+from tests.support.fakes.evaluator_fakes import until_idle
 
 NOW_MS = 1_790_000_000_000
 HOST = KafkaSettings(bootstrap_servers="host:1")
@@ -206,12 +217,13 @@ def test_what_a_real_agent_says_is_of_a_type_of_its_own() -> None:
 
 
 class FakeProducer:
-    """Takes records like aiokafka's producer; acknowledges them on demand."""
+    """Takes records like aiokafka's producer, and acknowledges them unless it fails."""
 
     def __init__(self, **options: Any) -> None:
         self.options = options
         self.records: list[tuple[str, Mapping[str, Any]]] = []
-        self.acknowledgements: list[asyncio.Future[None]] = []
+        self.failure: Exception | None = None
+        self.tries = 0
         self.stopped = False
 
     async def start(self) -> None:
@@ -221,17 +233,17 @@ class FakeProducer:
     async def stop(self) -> None:
         self.stopped = True
 
-    async def flush(self) -> None:
-        for acknowledgement in self.acknowledgements:
-            if not acknowledgement.done():
-                acknowledgement.set_result(None)
-
     async def send(self, topic: str, **record: Any) -> "asyncio.Future[None]":
+        self.tries += 1
         if record["value"] == b"huge":
             raise MessageSizeTooLargeError("5 MB")
         self.records.append((topic, record))
-        self.acknowledgements.append(asyncio.get_running_loop().create_future())
-        return self.acknowledgements[-1]
+        acknowledged = asyncio.get_running_loop().create_future()
+        if self.failure is None:
+            acknowledged.set_result(None)
+        else:
+            acknowledged.set_exception(self.failure)
+        return acknowledged
 
 
 @pytest.fixture
@@ -254,7 +266,7 @@ async def test_records_are_keyed_by_conversation_and_sent_idempotently(
     producers: list[FakeProducer],
 ) -> None:
     kafka = KafkaSettings(bootstrap_servers="host:1", topic_prefix="dev.")
-    async with EventPublisher(kafka, ce_source="s") as publisher:
+    async with EventPublisher(topics_of(kafka), "s") as publisher:
         await publisher.publish("call-1", user_event())
         await publisher.flush()
     (producer,) = producers
@@ -266,59 +278,79 @@ async def test_records_are_keyed_by_conversation_and_sent_idempotently(
 
 
 async def test_no_broker_is_said_plainly(producers: list[FakeProducer]) -> None:
+    nowhere = EventPublisher(topics_of(KafkaSettings(bootstrap_servers="nowhere:1")), "s")
     with pytest.raises(
         KafkaUnreachableError,
         match=r"no broker answers at nowhere:1: nobody there\. .* Check the address",
     ):
-        await EventPublisher(
-            KafkaSettings(bootstrap_servers="nowhere:1"), ce_source="s"
-        ).__aenter__()
+        await nowhere.__aenter__()
     assert producers[0].stopped
 
 
 async def started() -> EventPublisher:
-    return await EventPublisher(HOST, ce_source="s").__aenter__()
+    return await EventPublisher(topics_of(HOST), "s").__aenter__()
 
 
-async def test_a_send_that_failed_surfaces_at_the_next_call(producers: list[FakeProducer]) -> None:
+async def test_a_write_that_failed_surfaces_at_the_next_call(producers: list[FakeProducer]) -> None:
     publisher = await started()
+    producers[0].failure = KafkaConnectionError("gone")
     await publisher.publish("call-1", user_event())
-    producers[0].acknowledgements[0].set_exception(KafkaConnectionError("gone"))
-    await asyncio.sleep(0)
     for action in (
-        publisher.publish("call-1", user_event()),
         publisher.flush(),
+        publisher.publish("call-1", user_event()),
         publisher.__aexit__(None, None, None),
     ):
-        with pytest.raises(PublishError) as caught:
+        with pytest.raises(PublishError, match=r"Kafka at host:1 did not acknowledge .*: gone"):
             await action
-        assert str(caught.value) == (
-            "Events could not be sent to Kafka at host:1:\n"
-            "  expected every record to be acknowledged; seen KafkaConnectionError: gone.\n"
-            "  Sending stops here; events sent just before may be missing.\n"
-            "  Check that the broker runs at this address and that the topics exist."
-        )
-    await publisher.__aexit__(ValueError, ValueError("says more"), None)
+    assert len(producers[0].records) == MAX_TRIES
 
 
-@pytest.mark.usefixtures("producers")
-async def test_a_record_that_cannot_be_sent_surfaces_at_once() -> None:
-    with pytest.raises(PublishError, match="MessageSizeTooLarge"):
-        await (await started()).publish("call-1", user_event(b"huge"))
-
-
-async def test_only_so_many_records_are_on_their_way(
-    producers: list[FakeProducer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(publisher_module, "MAX_UNACKNOWLEDGED_SENDS", 2)
+async def test_an_error_that_is_on_its_way_says_more(producers: list[FakeProducer]) -> None:
     publisher = await started()
+    producers[0].failure = KafkaConnectionError("gone")
     await publisher.publish("call-1", user_event())
-    await publisher.publish("call-1", user_event())
-    third = asyncio.create_task(publisher.publish("call-1", user_event()))
-    await asyncio.sleep(0)
-    assert len(producers[0].records) == 2
-    producers[0].acknowledgements[0].set_result(None)
-    await asyncio.wait_for(third, timeout=patient(5))
-    assert len(producers[0].records) == 3
+    await publisher.__aexit__(ValueError, ValueError("says more"), None)
+    assert producers[0].stopped
+
+
+async def test_a_record_that_can_never_be_sent_is_tried_once(producers: list[FakeProducer]) -> None:
+    publisher = await started()
+    await publisher.publish("call-1", user_event(b"huge"))
+    with pytest.raises(PublishError, match="MessageSizeTooLarge"):
+        await publisher.flush()
+    await publisher.__aexit__(ValueError, ValueError(), None)
+    assert producers[0].tries == 1
+
+
+async def test_only_so_many_events_wait_and_the_last_ones_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(publisher_module, "MAX_WAITING", 2)
+    monkeypatch.setattr(publisher_module, "MAX_BATCH", 1)
+    monkeypatch.setattr(publisher_module, "CLOSE_SECONDS", 0.01)
+    goes_on, written = asyncio.Event(), list[bytes]()
+
+    @asynccontextmanager
+    async def opening() -> AsyncIterator[Write]:
+        async def write(records: Sequence[OutgoingRecord]) -> None:
+            await goes_on.wait()
+            written.extend(record.value for record in records)
+
+        yield write
+
+    publisher = await EventPublisher(opening(), "s").__aenter__()
+    await publisher.publish("c", user_event(b"1"))
+    await until_idle()
+    for value in (b"2", b"3"):
+        await publisher.publish("c", user_event(value))
+    fourth = asyncio.create_task(publisher.publish("c", user_event(b"4")))
+    await until_idle()
+    assert not fourth.done()
+    goes_on.set()
+    await fourth
     await publisher.flush()
-    await publisher.__aexit__(None, None, None)
+    assert written == [b"1", b"2", b"3", b"4"]
+    goes_on.clear()
+    await publisher.publish("c", user_event(b"5"))
+    with pytest.raises(PublishError, match="not acknowledged"):
+        await publisher.__aexit__(None, None, None)

@@ -1,5 +1,5 @@
-"""Of a body, one odd element is refused alone: the others are accepted, and the answer says which
-one, what, and why.
+"""Of lines, one that is no JSON is refused alone, and of any body an event that a check refuses: the
+others are accepted, and the answer says which one, what, and why. An array is JSON as a whole.
 """
 
 import json
@@ -26,7 +26,6 @@ ODD = {
     "a word": b"hello",
     "nothing": b"",
     "brackets that do not match": b"[1}",
-    "many lists": b"[" + b"[]," * 30_000 + b"0]",
 }
 ATTRIBUTES = {
     "specversion": "1.0",
@@ -56,18 +55,8 @@ def between(odd: bytes, separator: bytes) -> bytes:
 
 @pytest.mark.parametrize("name", ODD)
 async def test_of_events(name: str, receiver: Receiver) -> None:
-    cloudevent = json.dumps({**ATTRIBUTES, "data": started()}).encode()
-    odd_one = with_odd({**ATTRIBUTES, "data": started()}, ODD[name])
-    for body, content_type in (
-        (b"[" + between(ODD[name], b",") + b"]", "application/json"),
-        (b" [\n" + between(ODD[name], b" ,\n") + b"\n]\n", ""),
-        (between(ODD[name], b"\n"), "application/x-ndjson"),
-        (
-            b"[" + b",".join([cloudevent, odd_one, cloudevent]) + b"]",
-            "application/cloudevents-batch+json",
-        ),
-    ):
-        answer = await receiver.events(body, content_type=content_type)
+    for content_type in ("application/x-ndjson", ""):
+        answer = await receiver.events(between(ODD[name], b"\n"), content_type=content_type)
         found = answer.json()
         assert (answer.status_code, found["accepted_events"], found["refused_events"]) == (
             207,
@@ -77,6 +66,14 @@ async def test_of_events(name: str, receiver: Receiver) -> None:
         (refused,) = found["refused"]
         assert refused["line"] == 2
         assert all(refused[part] for part in ("reason", "what", "expected_and_seen", "what_to_do"))
+    receiver.writer.records.clear()
+    for content_type in ("application/json", "application/cloudevents-batch+json"):
+        answer = await receiver.events(
+            b"[" + between(ODD[name], b",") + b"]", content_type=content_type
+        )
+        assert answer.status_code == 400, content_type
+        assert "JSON lines" in answer.text
+    assert receiver.writer.records == []
 
 
 @pytest.mark.parametrize("name", ODD)
@@ -89,19 +86,14 @@ async def test_of_an_event_alone(name: str, receiver: Receiver) -> None:
         assert (answer.status_code, answer.json()["refused_events"]) == (422, 1)
 
 
-@pytest.mark.parametrize(
-    "element", [b"5", b"null", b'"x"', b"[]", b"", b"}", b"{", b'{"conversation_id": ["x"]}']
-)
+@pytest.mark.parametrize("element", [b"5", b"null", b'"x"', b"[]", b'{"conversation_id": ["x"]}'])
 async def test_of_any_other_type(element: bytes, receiver: Receiver) -> None:
     good = json.dumps(started()).encode()
     answer = await receiver.events(b"[" + b",".join([good, element, good]) + b"]")
-    # then nobody can say where the elements end
-    expected = (400, 0) if element in (b"{", b"}") else (207, 2)
-    assert (answer.status_code, answer.json()["accepted_events"]) == expected
+    assert (answer.status_code, answer.json()["accepted_events"]) == (207, 2)
 
 
 SPANS: dict[str, bytes] = {
-    **{name: with_odd(SPAN, odd) for name, odd in ODD.items()},
     "no object": b"5",
     "no time": json.dumps({**SPAN, "startTimeUnixNano": "soon"}).encode(),
     "a time of 400 digits": json.dumps({**SPAN, "endTimeUnixNano": "9" * 400}).encode(),
@@ -138,7 +130,6 @@ async def test_of_resources_and_scopes_in_json(receiver: Receiver) -> None:
         b'{"scopeSpans": 5}',
         b'{"scopeSpans": [5]}',
         b'{"scopeSpans": [{"spans": 5}]}',
-        b'{"a" "b"}',
     ]
     for each in odd:
         answer = await traces(

@@ -17,13 +17,6 @@ from schemas.closed_sets import WebhookOutcome
 from streamer.settings.all_settings import IngestSettings, SenderSettings
 from streamer.sources.http import receiving
 from streamer.sources.http.posted import MAX_BODY_BYTES
-from streamer.sources.http.receiving import (
-    MAX_ADDRESSES,
-    MAX_PAUSE_SECONDS,
-    UNSIGNED_BURST_BYTES,
-    UNSIGNED_BYTES_PER_SECOND,
-    Addresses,
-)
 from tests.support.webhooks import delivery, entry, record_of_a_call, signature_header
 from tests.unit.streamer.sources.http.receiver import Receiver
 from tests.unit.streamer.sources.http.test_posted import started
@@ -320,70 +313,3 @@ async def test_a_refused_event_claims_no_conversation() -> None:
     assert (await client.events("globex", [started()])).status_code == 422
     foreign = delivery("post_call_transcription", record_of_a_call("c1", NOW_S - 40), NOW_S)
     assert (await client.webhook("globex", foreign)).text == "foreign\n"
-
-
-def test_an_address_without_a_secret_is_slowed_down_and_nobody_else_is() -> None:
-    now = 0.0
-    addresses = Addresses(lambda: now)
-    assert addresses.take("a", UNSIGNED_BURST_BYTES) == 0
-    for _ in range(10):
-        assert 0 < addresses.take("a", UNSIGNED_BYTES_PER_SECOND) <= MAX_PAUSE_SECONDS
-    assert addresses.take("b", 65_536) == 0
-    addresses.take("a", -UNSIGNED_BYTES_PER_SECOND)
-    assert addresses.take("a", 0) == 0, "what was signed is given back"
-    now = 100.0
-    assert addresses.take("a", UNSIGNED_BURST_BYTES) == 0
-    assert addresses.take("a", UNSIGNED_BYTES_PER_SECOND // 2) == pytest.approx(0.5)
-    for number in range(MAX_ADDRESSES):
-        addresses.take(str(number), 1)
-    assert addresses.take("a", UNSIGNED_BURST_BYTES) == 0, "it is forgotten"
-
-
-async def test_a_client_has_one_address_whichever_of_its_network_it_takes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    taken: list[str] = []
-
-    def noted(_: Addresses, address: str, __: int) -> float:
-        taken.append(address)
-        return 0.0
-
-    monkeypatch.setattr(Addresses, "take", noted)
-    receiver = tenants()
-    for host in ("2001:db8::1", "2001:db8::ffff", "2001:db8:0:1::1", "192.0.2.1", "a-name"):
-        await Client(receiver, host).webhook("acme", b"{}", signature_header(b"", NOW_S))
-    assert list(dict.fromkeys(taken)) == [
-        "2001:db8::/64",
-        "2001:db8:0:1::/64",
-        "192.0.2.1",
-        "a-name",
-    ]
-
-
-async def test_sound_without_a_signature_is_read_no_faster_than_an_address_may_send(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pauses: list[float] = []
-    sleep = asyncio.sleep
-
-    async def noted(seconds: float) -> None:
-        pauses.append(seconds)
-        await sleep(0)
-
-    monkeypatch.setattr(asyncio, "sleep", noted)
-    body = delivery("post_call_audio", {"full_audio": "Q" * 50_000_000}, NOW_S)
-
-    async def pieces() -> AsyncIterator[bytes]:
-        for begin in range(0, len(body), 65_536):
-            yield body[begin : begin + 65_536]
-
-    receiver = tenants()
-    forged = await Client(receiver).webhook(
-        "acme", pieces(), signature_header(b"another body", NOW_S)
-    )
-    assert forged.status_code == 401
-    assert sum(pauses) > (len(body) - UNSIGNED_BURST_BYTES) / UNSIGNED_BYTES_PER_SECOND / 2
-    assert max(pauses) <= MAX_PAUSE_SECONDS
-    pauses.clear()
-    await Client(receiver, "192.0.2.9").webhook("acme", talk(1))
-    assert sum(pauses) == 0
