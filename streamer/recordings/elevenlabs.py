@@ -3,17 +3,22 @@ have produced. Pure.
 
 Records of the newest releases have the time of each entry in milliseconds. Others have whole
 seconds: then the events are in the right order and no latency is estimated from them. ElevenLabs'
-own measurements come with the record, which is the last event.
+own measurements come with the record, which is the last event. A record may come as spans in place
+of entries (`otlp_traces`): then the entries are made from them.
 """
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError, from_json
 
+from consumers.engine.sources.otlp import Span, spans_in_json
+from consumers.engine.sources.told import MAX_RECORD_ENTRIES
 from schemas.events.elevenlabs import (
     ConversationRecord,
     RecordedToolCall,
@@ -26,7 +31,9 @@ from streamer.recordings.files import shown
 
 Event = dict[str, Any]
 _ROLES: Final = ("user", "agent")
-RECORD_WEBHOOKS: Final = frozenset({"post_call_transcription", "unredacted_transcript"})
+RECORD_WEBHOOKS: Final = frozenset(
+    {"post_call_transcription", "post_call_transcription_otel", "unredacted_transcript"}
+)
 """Types of webhooks whose `data` is the record of a conversation."""
 WEBHOOKS: Final = RECORD_WEBHOOKS | {
     "post_call_audio",
@@ -46,8 +53,8 @@ class AgentCall(NamedTuple):
         conversation_id: ElevenLabs' id; None if the record has none.
         agent: Name of the agent, otherwise its id; None if the record has neither.
         ended_reason: Why the call ended.
-        started: The start of the call, with the agent and its instructions as far as the record has
-            them.
+        started: The start of the call, with the agent, its instructions and the span of the call as
+            far as the record has them.
         events: Events of the agent by time, and last the record itself. The evaluator leaves all
             but the record out of a call that has live events.
         left_out: What of the record is not read, a sentence for each entry: the rest of the call
@@ -113,10 +120,12 @@ def call_in(document: Mapping[str, Any] | Sequence[Any]) -> AgentCall:
     entries of one.
 
     Raises:
+        UnreadableSpansError: Its entries are spans that cannot be read.
         ValidationError: Something that a rule reads is of another type.
     """
     holder = document if isinstance(document, Mapping) else {"transcript": document}
-    return agent_call(_dated(unwrapped(holder), holder))
+    record, span = _without_spans(unwrapped(holder))
+    return agent_call(_dated(record, holder), span)
 
 
 def unwrapped(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,8 +141,11 @@ def unwrapped(document: Mapping[str, Any]) -> dict[str, Any]:
     return record
 
 
-def agent_call(record: Mapping[str, Any]) -> AgentCall:
-    """The call that a record is of.
+def agent_call(
+    record: Mapping[str, Any], span: Mapping[str, str] = MappingProxyType({})
+) -> AgentCall:
+    """The call that a record is of; `span` is the field of its start that names the span of the
+    call.
 
     Raises:
         ValidationError: Something that a rule reads is of another type.
@@ -153,7 +165,7 @@ def agent_call(record: Mapping[str, Any]) -> AgentCall:
     end_ms = max(played[-1]["timestamp"], int(events.start_ms + duration_s * MS_PER_SECOND))
     agent = typed.agent_name or typed.agent_id
     known = {"agent": agent, "instructions": _instructions_in(record)}
-    started = {"type": "call_started", "timestamp": played[0]["timestamp"]}
+    started = {"type": "call_started", "timestamp": played[0]["timestamp"], **span}
     return AgentCall(
         typed.conversation_id,
         agent,
@@ -200,7 +212,7 @@ _READ_LEVELS: Final = 8
 """Levels of a record in which a rule reads anything."""
 _HUMPED: Final = re.compile(r"[a-z][a-z0-9]*(?:[A-Z][a-z0-9]*)+")
 _HUMP: Final = re.compile(r"(?=[A-Z])")
-_OWN_NAMES: Final = frozenset({"resultValue", "dynamicVariables"})
+_OWN_NAMES: Final = frozenset({"resultValue", "dynamicVariables", "otlpTraces"})
 """Parts of a record whose names are not ElevenLabs' own."""
 
 
@@ -245,6 +257,109 @@ def _checked(place: int, entry: Any) -> RecordEntry:
             for fault in error.errors(include_url=False)
         ]
         raise ValidationError.from_exception_data(error.title, faults) from None
+
+
+# The record as spans: `elevenlabs.conversation`, and in it a span of each entry and of each tool,
+# with attributes in ElevenLabs' names. They have no more than a record's entries have, but ids, and
+# a rule for their names is all that is needed to read them.
+
+_CONVERSATION: Final = "elevenlabs.conversation"
+_TOOL: Final = "elevenlabs.tool."
+_METRIC: Final = "elevenlabs.metric."
+_IN_MS: Final = "_ms"
+_USAGE: Final = "elevenlabs.llm_usage."
+_MAX_USAGE_CHARS: Final = 2_048
+
+
+def _without_spans(record: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The record without `otlp_traces`, with entries made from them where it has no others, and the
+    span of the call as a field.
+
+    Raises:
+        UnreadableSpansError: They are no spans.
+    """
+    record = dict(record)
+    traces = record.pop("otlp_traces", None)
+    spans = [read() for read in spans_in_json(traces, MAX_RECORD_ENTRIES)] if traces else []
+    root = next((span for span in spans if span.name == _CONVERSATION), None)
+    if root is None:
+        return record, {}
+    if not record.get("transcript"):
+        record["transcript"] = _entries(root, spans)
+        length_s = (root.end_ms - root.start_ms) / MS_PER_SECOND
+        told = {
+            "start_time_unix_secs": root.start_ms / MS_PER_SECOND,
+            "call_duration_secs": length_s,
+            "termination_reason": root.first("elevenlabs.termination_reason"),
+        }
+        record["metadata"] = {**told, **(record.get("metadata") or {})}
+        record.setdefault("status", "done")
+    return record, root.as_parent(root.span_id)
+
+
+def _entries(root: Span, spans: Sequence[Span]) -> list[dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for span in sorted(
+        spans, key=lambda each: (each.start_ms, each.first("elevenlabs.turn.index") or 0)
+    ):
+        user, agent = span.first("elevenlabs.user.text"), span.first("elevenlabs.agent.text")
+        if span.name.startswith(_TOOL):
+            entry = found.setdefault(span.parent_id, _entry(root, span, "agent", None))
+            call, result = _tool(span)
+            entry["tool_calls"] = [*entry.get("tool_calls", ()), call]
+            entry["tool_results"] = [*entry.get("tool_results", ()), result]
+        elif user is not None or agent is not None:
+            role, words = ("agent", agent) if user is None else ("user", user)
+            found[span.span_id] = {**found.get(span.span_id, {}), **_entry(root, span, role, words)}
+    return list(found.values())
+
+
+def _entry(root: Span, span: Span, role: str, words: object) -> dict[str, Any]:
+    metrics: dict[str, Any] = {}
+    usage: dict[str, dict[str, Any]] = {}
+    for name, value in span.attributes.items():
+        if name.startswith(_METRIC) and name.endswith(_IN_MS) and isinstance(value, int | float):
+            metrics[name[len(_METRIC) : -len(_IN_MS)]] = {"elapsed_time": value / MS_PER_SECOND}
+        elif name.startswith(_USAGE):
+            model, _, kind = name.removeprefix(_USAGE).rpartition(".")
+            usage.setdefault(model, {})[kind] = _amounts(value)
+    return {
+        "role": role,
+        "message": words,
+        "time_in_call_secs": max(0.0, (span.start_ms - root.start_ms) / MS_PER_SECOND),
+        "conversation_turn_metrics": {"metrics": metrics} if metrics else None,
+        "llm_usage": {"model_usage": usage} if usage else None,
+    }
+
+
+def _amounts(value: object) -> object:
+    """Tokens and their price, which ElevenLabs writes as Python does: `{'tokens': 12, 'price':
+    0.1}`.
+    """
+    try:
+        return ast.literal_eval(value[:_MAX_USAGE_CHARS]) if isinstance(value, str) else value
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
+def _tool(span: Span) -> tuple[dict[str, Any], dict[str, Any]]:
+    named = {
+        "request_id": span.first("elevenlabs.tool.request_id", "elevenlabs.tool.call_id")
+        or span.span_id,
+        "tool_name": span.first("elevenlabs.tool.name") or span.name.removeprefix(_TOOL),
+    }
+    arguments = span.first("elevenlabs.tool.parameters", "elevenlabs.tool.arguments")
+    latency_ms = span.first("elevenlabs.tool.latency_ms")
+    took_ms = latency_ms if isinstance(latency_ms, int | float) else span.end_ms - span.start_ms
+    result = {
+        "result_value": span.first("elevenlabs.tool.result"),
+        "is_error": span.has_failed,
+        "tool_latency_secs": max(0.0, took_ms / MS_PER_SECOND),
+    }
+    return {**named, "params_as_json": arguments if isinstance(arguments, str) else None}, {
+        **named,
+        **result,
+    }
 
 
 class _Events:

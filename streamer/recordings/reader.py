@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from consumers.engine.sources.otlp import UnreadableSpansError
 from consumers.runtime.process import OperatorError
 from schemas.goals.goal_set import GoalSet
 from streamer.goals.files import SAMPLE_GOALS, GoalIndex, doubles_in, goal_files_of, read_goal_file
@@ -289,6 +290,10 @@ def _agent_call(element: Element) -> RecordedCall:
         )
     try:
         call = call_in(document)
+    except UnreadableSpansError as error:
+        raise shape_error(
+            f"{at}: otlp_traces", "an export request of traces in JSON", str(error)
+        ) from error
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
         part = ".".join(map(str, detail["loc"]))

@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from consumers.engine.limits import Limits
+from consumers.engine.sources.otlp import UnreadableSpansError
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import WebhookKind, WebhookOutcome
 from schemas.events.elevenlabs import RecordEntry
@@ -158,6 +159,12 @@ def records_of_delivery(
         )
     try:
         call = call_in(document)
+    except UnreadableSpansError as error:
+        return _unread(
+            conversation_id,
+            content,
+            f"data.otlp_traces: expected an export request of traces, saw {error}",
+        )
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         where, seen = ".".join(map(str, fault["loc"])), shown(fault["input"], str(fault["loc"][-1]))

@@ -22,6 +22,7 @@ from streamer.recordings.reader import read_recordings
 from streamer.sources.replay import in_time_order, renamed, shifted, with_control_events
 from tests.support.calls.rows_of_calls import call_of, tools_of, turns_of
 from tests.support.fakes.engine_feed import plain
+from tests.support.webhooks import as_spans
 
 Json = dict[str, Any]
 START_S = 1_790_000_000
@@ -123,6 +124,62 @@ def test_a_record_of_today_becomes_a_call_like_any_other(tmp_path: Path) -> None
     assert (use.tool, use.outcome, use.duration_ms) == ("find_badge", "success", 800)
     assert turns[2].interruptions == ("user",)
     assert (row.ended_reason, row.turns, row.labels.agent) == ("client ended", 2, "agent_1")
+
+
+def test_a_record_that_comes_as_spans_is_the_same_call(tmp_path: Path) -> None:
+    tokens = {
+        "input": {"tokens": 812, "price": 0.0004},
+        "output_total": {"tokens": 24, "price": 1.5e-05},
+    }
+    used: Json = {"llm_usage": {"model_usage": {"gemini-2.5-flash": tokens}}}
+    talk = [
+        entry("agent", "Welcome.", 0),
+        entry("user", "I lost my badge", 5),
+        entry("agent", None, 6, tool_calls=[CALL], tool_results=[RESULT]),
+        entry("agent", "I found it", 8, **waited(2.35), **used),
+        entry("user", "Great", 12),
+        entry(
+            "agent",
+            "Goodbye",
+            13,
+            conversation_turn_metrics={
+                "metrics": {"convai_llm_service_ttfb": {"elapsed_time": 0.25}}
+            },
+        ),
+    ]
+    record = released(*talk)
+    spans = {name: record[name] for name in ("agent_id", "conversation_id")} | {
+        "otlp_traces": as_spans(record)
+    }
+    webhook = {
+        "type": "post_call_transcription_otel",
+        "event_timestamp": START_S + 60,
+        "data": spans,
+    }
+    ours, theirs = (read(stored(tmp_path / "call.json", each)) for each in (webhook, record))
+    assert (ours.conversation_id, ours.conversation_ended_reason) == ("conv_1", "client ended")
+    *turns, row = said_at_the_end(ours)
+    *their_turns, their_row = said_at_the_end(theirs)
+    assert turns == their_turns
+    # a record is one event, spans are several, and a trace has an id
+    of_its_form = {"events", "traceparent"}
+    assert {
+        name: row.get(name) for name in {**row, **their_row} if row.get(name) != their_row.get(name)
+    }.keys() <= of_its_form
+    (last,) = [event for event in ours.agent or () if "transcript" in event]
+    assert [each["llm_usage"] for each in last["transcript"] if each["llm_usage"]] == [
+        used["llm_usage"]
+    ]
+    assert "otlp_traces" not in last
+    both = read(stored(tmp_path / "call.json", {**record, "otlp_traces": as_spans(record)}))
+    assert both.agent == theirs.agent, "where it has entries, they are better"
+    broken: tuple[Json, ...] = (
+        {"resourceSpans": 5},
+        {"resourceSpans": [{"scopeSpans": [{"spans": [{}]}]}]},
+    )
+    for traces in broken:
+        with pytest.raises(RecordingError, match="otlp_traces"):
+            read(stored(tmp_path / "call.json", {**spans, "otlp_traces": traces}))
 
 
 def test_times_to_the_millisecond_give_an_estimate_and_its_error(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from streamer.sources.replayed_calls import ReplayPlan, calls_to_play
 from tests.integration.processes import ran_here
 from tests.support.calls.rows_of_calls import call_of, turns_of
 from tests.support.fakes.engine_feed import T0_MS, Feed, plain, rows_of, transcripts_of
-from tests.support.webhooks import delivery, entry, record_of_a_call, signature_header
+from tests.support.webhooks import as_spans, delivery, entry, record_of_a_call, signature_header
 from tests.unit.streamer.sources.http.receiver import TOKEN, Receiver
 from tests.unit.streamer.sources.http.test_frameworks import CALL_OF_VAPI, NOW_MS, call_of_openai
 from tests.unit.streamer.sources.http.test_traces import OF_LIVEKIT, exported, in_json
@@ -156,6 +156,20 @@ FORMS: dict[str, tuple[str, bytes]] = {
     "webhooks": (
         "calls.jsonl",
         lines([WEBHOOK, WEBHOOK | {"data": {**RECORD, "conversation_id": "conv_2"}}]),
+    ),
+    "a webhook of spans": (
+        "call.json",
+        json.dumps(
+            {
+                "type": "post_call_transcription_otel",
+                "event_timestamp": NOW_S,
+                "data": {
+                    "conversation_id": "conv_1",
+                    "agent_id": "a",
+                    "otlp_traces": as_spans(RECORD),
+                },
+            }
+        ).encode(),
     ),
     "a whole call": ("calls.jsonl", lines([WIRE])),
     "whole calls, an array": ("calls.json", json.dumps([WIRE], indent=1).encode()),
@@ -448,6 +462,7 @@ async def posted(receiver: Receiver, form: str) -> httpx.Response:
         "OTLP in JSON",
         "OTLP in protobuf",
         "a webhook",
+        "a webhook of spans",
     ],
 )
 async def test_a_file_gives_what_the_same_bytes_give_live(

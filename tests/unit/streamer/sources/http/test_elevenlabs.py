@@ -38,7 +38,10 @@ from streamer.sources.http.elevenlabs import (
 from streamer.sources.outgoing import MAX_VALUE_BYTES
 from tests.support.patience import patient
 from tests.support.webhooks import (
+    ROOT,
     SECRET,
+    TRACE,
+    as_spans,
     delivery,
     entry,
     record_of_a_call,
@@ -213,6 +216,34 @@ async def test_a_call_is_written_as_its_start_its_events_and_its_record(receiver
     assert len({each.id for each in envelopes if each is not None}) == len(envelopes)
     assert receiver.count(COUNTER, kind="transcription", outcome="accepted") == 1
     assert receiver.bodies.pending_bytes == 0
+
+
+async def test_a_call_that_comes_as_spans_names_its_span(receiver: Receiver) -> None:
+    now = int(time.time())
+    record = record_of_a_call(
+        "c1", now - 40, entry("agent", "Welcome.", 0), entry("user", "A badge", 4)
+    )
+    data = {"conversation_id": "c1", "agent_id": "agent_7", "otlp_traces": as_spans(record)}
+    body = delivery("post_call_transcription_otel", data, now)
+    answer = await receiver.post(
+        "/webhooks/elevenlabs", body, elevenlabs_signature=signature_header(body, now)
+    )
+    assert answer.text.strip() == "accepted"
+    assert {source for source, _ in receiver.written} == {"elevenlabs"}, (
+        "in one topic the labels come first"
+    )
+    started, *events = [event for _, event in receiver.written]
+    assert (started["agent"], started["traceparent"]) == ("agent_7", f"00-{TRACE}-{ROOT}-01")
+    assert [each["message"] for each in events[-1]["transcript"]] == ["Welcome.", "A badge"]
+    body = delivery(
+        "post_call_transcription_otel", {**data, "otlp_traces": {"resourceSpans": [5]}}, now
+    )
+    with structlog.testing.capture_logs() as logs:
+        answer = await receiver.post(
+            "/webhooks/elevenlabs", body, elevenlabs_signature=signature_header(body, now)
+        )
+    assert answer.text.strip() == "quarantined"
+    assert "data.otlp_traces: expected an export request" in logs[0]["what"]
 
 
 async def test_events_that_are_made_from_a_record_say_so(receiver: Receiver) -> None:
