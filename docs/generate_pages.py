@@ -95,7 +95,7 @@ need none with the `--folder` of `callgauge serve`: [serve.md](serve.md#commands
 _COMMON_OPTIONS_HEAD: Final = """
 ## Options of several commands
 
-`--csv` and `--json` are for programs: [tables.md](tables.md) has the columns.
+`--csv`, `--parquet` and `--json` are for programs: [tables.md](tables.md) has the columns.
 """
 _METRICS_HEAD: Final = """\
 # Metrics

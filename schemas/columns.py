@@ -1,7 +1,7 @@
 """The columns of the tables: a row of a turn, or of a call, as flat values.
 
 They follow from the structs of `schemas/rows.py`, so a field is declared there alone. SQLite,
-ClickHouse, CSV and the functions for notebooks have the same names: a field of a field
+ClickHouse, CSV, Parquet and the functions for notebooks have the same names: a field of a field
 stands behind a dot. Unknown is None, never 0.
 """
 

@@ -253,8 +253,8 @@ async def print_json(watched: CallsOnScreen, _place: str) -> None:
     print_document(calls_document(watched, wall_clock_ms()), indent=2)
 
 
-async def print_rows(watched: CallsOnScreen, _place: str) -> None:
-    """Prints the calls once as rows."""
+async def print_rows(parquet: Path | None, watched: CallsOnScreen, _place: str) -> None:
+    """Prints the calls once as rows, or writes them to a file."""
     from streamer.tables import RUNNING_COLUMNS, RunningCall, print_table, row_of
 
     await watched.caught_up.wait()
@@ -263,6 +263,7 @@ async def print_rows(watched: CallsOnScreen, _place: str) -> None:
     print_table(
         RUNNING_COLUMNS,
         (row_of(RUNNING_COLUMNS, RunningCall(call, at_ms)) for call in calls),
+        parquet,
     )
 
 

@@ -1,17 +1,22 @@
-"""Tables for programs: what the rows of `--csv` have, column by column, and what writes them.
+"""Tables for programs: what the rows of `--csv` and `--parquet` have, column by column, and what
+writes them.
 
 Calls and turns have the columns of `schemas/columns.py`, as history has them. Unknown is empty,
 never 0.
 """
 
+import contextlib
 import csv
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from consumers.runtime.process import OperatorError
 from schemas.columns import CALL_COLUMNS, OWN_COLUMNS, TURN_COLUMNS, Column, Flat, Kind, flat
 from schemas.rows import CallRow, OwnRow, TurnRow
 from schemas.scores.running import ShownCall
+from streamer.result_file import require_place, written_whole
 from streamer.terminal import print_lines
 from streamer.trials.calls import Trial
 
@@ -191,13 +196,39 @@ def own_rows(rows: Iterable[object]) -> list[Row]:
     return [flat(OWN_COLUMNS, row) for row in rows if isinstance(row, OwnRow)]
 
 
-# What writes them: CSV to standard output.
+# What writes them: CSV to standard output, Parquet to a file.
+
+MAX_WAITING_ROWS: Final = 10_000
+"""Rows that are kept until they are written to a Parquet file together: some 10 MB."""
 
 
-def print_table(columns: Sequence[AnyColumn], rows: Iterable[Row]) -> None:
-    """Prints the names of the columns, and the rows, as CSV."""
-    print_lines(csv_text([[column.name for column in columns]]), ends=False)
-    print_lines(csv_text(rows), ends=False)
+@contextlib.contextmanager
+def table(
+    columns: Sequence[AnyColumn], parquet: Path | None
+) -> Iterator[Callable[[Iterable[Row]], str]]:
+    """Gives the function that takes rows and returns the text to print for them: lines of CSV,
+    nothing for a Parquet file.
+
+    Args:
+        columns: The columns of the rows. Their names are printed, as the first line.
+        parquet: The file to write; None for CSV.
+
+    Raises:
+        ResultFileError: The file cannot be written.
+        OperatorError: The package for it is missing.
+    """
+    if parquet is None:
+        print_lines(csv_text([[column.name for column in columns]]), ends=False)
+        yield csv_text
+        return
+    with _parquet(columns, parquet) as take:
+        yield take
+
+
+def print_table(columns: Sequence[AnyColumn], rows: Iterable[Row], parquet: Path | None) -> None:
+    """Prints the rows as CSV, or writes them to the file."""
+    with table(columns, parquet) as put:
+        print_lines(put(rows), ends=False)
 
 
 def csv_text(rows: Iterable[Row]) -> str:
@@ -219,3 +250,50 @@ def _safe(value: Flat) -> Flat:
         value = " ".join(value.split())
         return f"'{value}" if value[:1] in {"=", "+", "-", "@"} else value
     return value
+
+
+def require_parquet(path: Path) -> Any:
+    """Checks that the file can be written before anything is read; gives pyarrow.
+
+    Raises:
+        ResultFileError: The file cannot be written.
+        OperatorError: The package for it is missing.
+    """
+    require_place(path)
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise OperatorError(
+            f"--parquet needs a package that is not installed ({error.name}). Nothing was read. "
+            "Install callgauge with it: "
+            "`pip install 'PATH_OF_THE_CHECKOUT[parquet]'`; or take --csv."
+        ) from error
+    return pyarrow
+
+
+@contextlib.contextmanager
+def _parquet(columns: Sequence[AnyColumn], path: Path) -> Iterator[Callable[[Iterable[Row]], str]]:
+    arrow = require_parquet(path)
+    kinds = {"text": arrow.string(), "integer": arrow.int64(), "real": arrow.float64()}
+    schema = arrow.schema([(column.name, kinds[column.kind]) for column in columns])
+    waiting: list[Row] = []
+    with written_whole(path) as beside, arrow.parquet.ParquetWriter(beside, schema) as writer:
+
+        def flush() -> None:
+            values = zip(*waiting, strict=True) if waiting else [()] * len(columns)
+            arrays = [
+                arrow.array(each, kind) for each, kind in zip(values, schema.types, strict=True)
+            ]
+            writer.write_table(arrow.table(arrays, schema=schema))
+            waiting.clear()
+
+        def take(rows: Iterable[Row]) -> str:
+            for row in rows:
+                waiting.append(row)
+                if len(waiting) == MAX_WAITING_ROWS:
+                    flush()
+            return ""
+
+        yield take
+        flush()

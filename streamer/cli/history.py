@@ -15,6 +15,7 @@ from streamer.cli.options import (
     JsonOption,
     JudgeOption,
     JudgeSwitch,
+    ParquetOption,
     PathsArgument,
     PrefixOption,
     ProcessesOption,
@@ -22,7 +23,7 @@ from streamer.cli.options import (
     TableRows,
     VerdictsOption,
     require_judge,
-    require_one_result,
+    wants_table,
 )
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ def find(
     folder: FolderOption = None,
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
+    parquet: ParquetOption = None,
     kind: RowsOption = TableRows.CALLS,
     config: ConfigOption = None,
 ) -> None:
@@ -125,7 +127,7 @@ def find(
         callgauge history find --since 7d --agent desk --where "p95_ms > 3000"
         callgauge history find --where "failed_tools ~ payment" --text refund
         callgauge history find --since 30d --most 10000 --csv > calls.csv
-        callgauge history find --where "success = 0" --rows turns --csv > turns.csv
+        callgauge history find --where "success = 0" --rows turns --parquet turns.parquet
     """
     from consumers.history.search import MAX_ROWS, CallSearch, require_column
     from consumers.runtime.process import wall_clock_ms
@@ -133,10 +135,12 @@ def find(
     from streamer.terminal import output_console, print_document, say
     from streamer.time_bounds import moment_given
 
-    require_one_result(as_csv, as_json)
-    if as_csv:  # loading it takes as long as finding calls
+    is_table = wants_table(as_csv, parquet, as_json)
+    if is_table:  # loading it takes as long as finding calls
         from schemas.columns import CALL_COLUMNS, OWN_COLUMNS, TURN_COLUMNS
-        from streamer.tables import LABELS_COLUMN, own_rows, print_table, turn_rows
+        from streamer.tables import LABELS_COLUMN, own_rows, print_table, require_parquet, turn_rows
+    if parquet is not None:
+        require_parquet(parquet)
     require_column(sort, "--sort")
     question = CallSearch(
         since_ms=moment_given(since),
@@ -158,7 +162,7 @@ def find(
         rows = store.find(question)
         people = store.annotations_of([str(row["conversation_id"]) for row in rows])
         others = "" if rows else where_others_are(store, question)
-        if as_csv and kind is not TableRows.CALLS:
+        if is_table and kind is not TableRows.CALLS:
             calls = [
                 call
                 for row in rows
@@ -166,10 +170,14 @@ def find(
             ]
             if kind is TableRows.TURNS:
                 print_table(
-                    TURN_COLUMNS, (turn for call in calls for turn in turn_rows(call.turns))
+                    TURN_COLUMNS,
+                    (turn for call in calls for turn in turn_rows(call.turns)),
+                    parquet,
                 )
             else:
-                print_table(OWN_COLUMNS, (row for call in calls for row in own_rows(call.own)))
+                print_table(
+                    OWN_COLUMNS, (value for call in calls for value in own_rows(call.own)), parquet
+                )
     labels = {
         name: " ".join(sorted({each.label for each in said if each.label}))
         for name, said in people.items()
@@ -181,10 +189,10 @@ def find(
                 for row in rows
             ]
         )
-    elif as_csv:
+    elif is_table:
         if kind is TableRows.CALLS:
             table = ([*row.values(), labels.get(str(row["conversation_id"]))] for row in rows)
-            print_table((*CALL_COLUMNS, LABELS_COLUMN), table)
+            print_table((*CALL_COLUMNS, LABELS_COLUMN), table, parquet)
     elif rows:
         output_console().print(calls_table(rows, labels, output_console().width))
     if not as_json and len(rows) == most:

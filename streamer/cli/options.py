@@ -138,6 +138,10 @@ CsvOption = Annotated[
         "--csv", help="Print rows for programs, as CSV; docs/tables.md lists the columns."
     ),
 ]
+ParquetOption = Annotated[
+    Path | None,
+    typer.Option("--parquet", metavar="FILE", help="Write these rows to a Parquet file."),
+]
 
 
 class TableRows(StrEnum):
@@ -156,16 +160,18 @@ RowsOption = Annotated[
 ]
 
 
-def require_one_result(as_csv: bool, *others: object) -> None:  # noqa: FBT001 - the option itself
-    """Requires one form of the result.
+def wants_table(as_csv: bool, parquet: Path | None, *others: object) -> bool:  # noqa: FBT001 - the option itself
+    """Whether rows for programs are asked for.
 
     Raises:
-        BadParameter: Rows for programs are asked for, and another form too.
+        BadParameter: So are other results.
     """
-    if as_csv and any(others):
+    wanted = as_csv or parquet is not None
+    if wanted and as_csv + (parquet is not None) + any(others) > 1:
         raise typer.BadParameter(
-            "--csv and other forms of the result exclude each other: choose one."
+            "--csv, --parquet and other forms of the result exclude each other: choose one."
         )
+    return wanted
 
 
 class JudgeSwitch(StrEnum):

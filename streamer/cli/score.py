@@ -17,13 +17,14 @@ from streamer.cli.options import (
     GoalsOption,
     JudgeOption,
     JudgeSwitch,
+    ParquetOption,
     PathsArgument,
     ProcessesOption,
     RowsOption,
     TableRows,
     VerdictsOption,
     require_judge,
-    require_one_result,
+    wants_table,
 )
 from streamer.facts import Scorer
 
@@ -59,6 +60,7 @@ def score(
         ),
     ] = ScoreFormat.ROWS,
     as_csv: CsvOption = False,
+    parquet: ParquetOption = None,
     rows: RowsOption = TableRows.CALLS,
     goals: GoalsOption = None,
     judge: JudgeOption = JudgeSwitch.OFF,
@@ -100,7 +102,7 @@ def score(
     its traces; --judge on asks a model. No broker is needed.
 
     With --format table each call is one row: how long callers waited, which goals were reached, how
-    it ended. Below it is what stands out, turn by turn. --csv is a table for
+    it ended. Below it is what stands out, turn by turn. --csv and --parquet are tables for
     programs, with a row for each call or, with --rows turns, for each turn.
 
     Time is the time of the events, and silence lasts as long as in the recording. Limits that would
@@ -144,7 +146,7 @@ def score(
 
     require_judge(verdicts, judge)
     asks_judge = judge is JudgeSwitch.ON
-    require_one_result(as_csv, output is not ScoreFormat.ROWS, all_rows)
+    is_table = wants_table(as_csv, parquet, output is not ScoreFormat.ROWS, all_rows)
     if output is ScoreFormat.AGENT_INSPECT:
         if all_rows or arrival is not None or processes is not None:
             raise typer.BadParameter(
@@ -186,8 +188,8 @@ def score(
     if output is ScoreFormat.TABLE:
         _print_table(found, plan, settings, verdicts)
         return
-    if as_csv:
-        _print_rows(found, plan, settings, verdicts, rows, processes)
+    if is_table:
+        _write_rows(found, plan, settings, verdicts, rows, parquet, processes)
         return
     with reading(total_of(found)) as read:
 
@@ -210,29 +212,34 @@ def score(
     read.require_all("read and printed")
 
 
-def _print_rows(
+def _write_rows(
     found: "list[Found]",
     plan: "ScoringPlan",
     settings: "Settings",
     verdicts: Path | None,
     rows: TableRows,
+    parquet: Path | None,
     processes: int | None,
 ) -> None:
     from schemas.columns import CALL_COLUMNS, OWN_COLUMNS, TURN_COLUMNS
     from streamer.offline.call_work import places_of, reading, score_each, total_of
     from streamer.offline.own_values import OwnMeasures
-    from streamer.tables import csv_text, print_table
+    from streamer.tables import table
 
     columns = {
         TableRows.CALLS: CALL_COLUMNS,
         TableRows.TURNS: TURN_COLUMNS,
         TableRows.OWN: OWN_COLUMNS,
     }[rows]
-    print_table(columns, ())
-    with reading(total_of(found)) as read:
+    with (
+        table(columns, parquet) as put,
+        reading(
+            total_of(found), stopped=None if parquet is None else "no file was written"
+        ) as read,
+    ):
 
         def take(done: "Done[list[Row]]") -> None:
-            read.add(done, csv_text(done.result or ()))
+            read.add(done, put(done.result or ()))
 
         own = OwnMeasures(settings.measures) if rows is TableRows.OWN else None
         # the bounds of a measure are those of one process
@@ -248,7 +255,7 @@ def _print_rows(
             processes=processes,
             verdicts=verdicts,
         )
-    read.require_all("read and printed")
+    read.require_all("read and written")
 
 
 def _rows(rows: TableRows, own: "OwnMeasures | None", scoring: "RecordedScoring") -> "list[Row]":

@@ -1,6 +1,7 @@
 """The command `top`: the running calls of one's own topics, as the demo shows them."""
 
 import asyncio
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -11,9 +12,10 @@ from streamer.cli.options import (
     BootstrapOption,
     ConfigOption,
     CsvOption,
+    ParquetOption,
     PrefixOption,
     ServedOption,
-    require_one_result,
+    wants_table,
 )
 from streamer.terminal import quiet_libraries
 
@@ -28,6 +30,7 @@ def top(
         bool, typer.Option("--json", help="Print the calls as JSON and end.")
     ] = False,
     as_csv: CsvOption = False,
+    parquet: ParquetOption = None,
     agent: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Only calls of this agent; may be given several times."),
@@ -78,9 +81,12 @@ def top(
     from streamer.time_bounds import moment_given
 
     show: Shows = print_json if as_json else print_once if once else show_live
-    require_one_result(as_csv, as_json)
-    if as_csv:
-        show = print_rows
+    if wants_table(as_csv, parquet, as_json):
+        from streamer.tables import require_parquet
+
+        if parquet is not None:
+            require_parquet(parquet)
+        show = partial(print_rows, parquet)
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     since_ms = moment_given(since)
     wanted = WantedCalls(

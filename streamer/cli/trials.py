@@ -17,12 +17,13 @@ from streamer.cli.options import (
     GoalsOption,
     JudgeOption,
     JudgeSwitch,
+    ParquetOption,
     PrefixOption,
     ProcessesOption,
     ServedOption,
     VerdictsOption,
     require_judge,
-    require_one_result,
+    wants_table,
 )
 
 _SINCE: Final = "1d"
@@ -76,6 +77,7 @@ def trials(
         bool, typer.Option("--json", help="One JSON object instead of tables.")
     ] = False,
     as_csv: CsvOption = False,
+    parquet: ParquetOption = None,
     goals: GoalsOption = None,
     judge: JudgeOption = JudgeSwitch.OFF,
     verdicts: VerdictsOption = None,
@@ -136,7 +138,7 @@ def trials(
     Exit code 1 when something could not be read or grouped, when k is above the number of trials,
     or when there is nothing to compare; the other results are printed all the same.
 
-    --csv has a row for each trial, instead of the comparison.
+    --csv and --parquet have a row for each trial, instead of the comparison.
 
     Examples:
         callgauge trials output/my-run --goals goals/
@@ -160,7 +162,11 @@ def trials(
         print_versus,
     )
 
-    require_one_result(as_csv, as_json, k, compare, causes)
+    is_table = wants_table(as_csv, parquet, as_json, k, compare, causes)
+    if parquet is not None:
+        from streamer.tables import require_parquet
+
+        require_parquet(parquet)
     if compare is not None and k:
         raise typer.BadParameter(
             "--k is for trials of one goal set: leave it out, or leave --compare out."
@@ -223,8 +229,8 @@ def trials(
             quotes=compare is not None or causes,
         )
     is_complete = True
-    if as_csv:
-        print_trials(gathered)
+    if is_table:
+        print_trials(gathered, parquet)
     elif compare is not None:
         print_versus(gathered, compare, as_json=as_json)
     else:

@@ -797,15 +797,15 @@ def print_comparison(
     return has_causes and all(k <= len(group.known) for group in groups for k in wanted or ())
 
 
-def print_trials(gathered: Trials) -> None:
-    """Prints a row for each trial as CSV.
+def print_trials(gathered: Trials, parquet: Path | None) -> None:
+    """Prints a row for each trial as CSV, or writes these rows to a file.
 
     Raises:
         OperatorError: There is no trial.
     """
     if not gathered.found:
         raise OperatorError(_nothing(gathered))
-    print_table(TRIAL_COLUMNS, (row_of(TRIAL_COLUMNS, trial) for trial in gathered.found))
+    print_table(TRIAL_COLUMNS, (row_of(TRIAL_COLUMNS, trial) for trial in gathered.found), parquet)
     if gathered.left_out:
         say(f"Left out: {_left_out(gathered)}.")
 

@@ -10,7 +10,7 @@ from tests.tidy.source_tree import kept_texts
 
 MAKES = re.compile(
     r"\.write_(?:text|bytes)\(|\bopen\([^)]*[\"'][wax]\+?b?\+?[\"']|\.touch\(|\.mkdir\(|\bmkd?s?temp\(|mkstemp\(|NamedTemporaryFile\(|"
-    r"TemporaryDirectory\(|\bos\.open\(|sqlite3\.connect\("
+    r"TemporaryDirectory\(|\bos\.open\(|sqlite3\.connect\(|ParquetWriter\("
 )
 KNOWN = {
     "consumers/runtime/private_files.py": "the door",
