@@ -14,13 +14,13 @@ from streamer.cli.options import (
     BootstrapOption,
     ConfigOption,
     CsvOption,
+    FolderOption,
     GoalsOption,
     JudgeOption,
     JudgeSwitch,
     ParquetOption,
     PrefixOption,
     ProcessesOption,
-    ServedOption,
     VerdictsOption,
     require_judge,
     wants_table,
@@ -59,7 +59,7 @@ def trials(
             metavar="A B",
             help=(
                 "Compare two lots call by call: each a PATH, a goal set's name or the beginning of "
-                "a version."
+                "its digest."
             ),
         ),
     ] = None,
@@ -99,15 +99,15 @@ def trials(
     since: Annotated[
         str | None, typer.Option(metavar="WHEN", help=f"{SINCE_HELP} {_SINCE} unless given.")
     ] = None,
-    folder: ServedOption = None,
+    folder: FolderOption = None,
     bootstrap: BootstrapOption = None,
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
 ) -> None:
     """Compares repeated calls: pass@k, judges, errors.
 
-    A trial is one call. Calls with the same goal set, in the same version, are compared with each
-    other: how many succeed, how far they get, pass@k (how likely one of k calls succeeds) and
+    A trial is one call. Calls with the same goal set, and the same content of it, are compared
+    with each other: how many succeed, how far they get, pass@k (how likely one of k calls succeeds) and
     pass^k (how likely all of k calls succeed).
 
     Judges agree as often as a vote of the judge says what the majority of its verdict says. A call
@@ -126,8 +126,8 @@ def trials(
     PATH holds recordings, which are scored as by `callgauge score`, or files of rows. With
     --from-topics, calls that closed since then are read from the topic scores in no consumer group,
     and console_url makes the links to their pages. With --history calls that began since then are
-    read from the files of the role history, which keeps them longer than the topics, and with
-    --from-topics --folder from those of `callgauge serve`.
+    read from the files of the role history, which keeps them longer than the topics. --folder names
+    a folder of history, or of `callgauge serve`.
 
     With --compare two lots of calls stand side by side, as of two goal sets, prompts or versions of
     the agent: success, progress, each measure of a call and each of one's own (its mean in a call),
@@ -147,9 +147,8 @@ def trials(
         callgauge trials output/my-run --goals goals/ --causes --judge on --verdicts answers.jsonl
         callgauge trials --compare before.jsonl after.jsonl
         callgauge trials --from-topics --since 2h
-        callgauge trials --from-topics --since 2h --folder calls
         callgauge trials --from-topics --csv > trials.csv
-        callgauge trials --history --since 30d
+        callgauge trials --history --since 30d --folder calls
     """
     from streamer.settings.listing import settings_from
     from streamer.trials.calls import Trials
@@ -176,15 +175,15 @@ def trials(
             "--causes is of trials that are not compared in two lots: leave it out, or leave "
             "--compare out."
         )
-    if folder is not None and not from_topics:
-        raise typer.BadParameter(
-            "--folder is of use only with --from-topics: history.folder is for --history."
-        )
     if history and from_topics:
         raise typer.BadParameter(
             "--history and --from-topics both say where the calls are: leave one of them out."
         )
     is_scored = from_topics or history
+    if folder is not None and not is_scored:
+        raise typer.BadParameter(
+            "--folder has live calls: it is of use only with --from-topics or --history."
+        )
     if compare is not None and not is_scored:
         more = [Path(name) for name in compare if name and Path(name).exists()]
         paths = [
@@ -207,13 +206,14 @@ def trials(
             "--judge unless it is for --causes."
         )
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
-    if folder is not None:
-        from streamer.served_folder import served
-
-        settings = served(settings, folder)
     gathered = Trials()
     if history or folder is not None:
-        unread = from_history(settings, since or _SINCE, gathered)
+        from streamer.served_folder import history_in, served
+
+        there = history_in(folder, settings)
+        if folder is not None and from_topics:
+            there = served(settings, folder).history
+        unread = from_history(there, settings.console_url, since or _SINCE, gathered)
     elif from_topics:
         unread = from_past_calls(settings, since or _SINCE, gathered)
     else:

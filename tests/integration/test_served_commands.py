@@ -158,8 +158,9 @@ def test_trials_are_those_of_the_history_in_the_folder(served: Served, tmp_path:
     stop(served)
     assert json.loads(run(served, "trials", "--from-topics", "--k", "1", "--json").out) == found
     assert [each["trials"] for each in found["goal_sets"]] == [1], found
+    assert json.loads(run(served, "trials", "--history", "--k", "1", "--json").out) == found
     alone = run(served, "trials", code=2)
-    assert "only with --from-topics" in said(alone)
+    assert "only with --from-topics or --history" in said(alone)
     nothing = ended("trials", "--from-topics", "--folder", str(tmp_path))
     assert nothing.code == 1
     assert "no `callgauge serve` has kept calls here" in said(nothing)
