@@ -393,6 +393,7 @@ def test_doctor_asks_the_process_and_looks_at_the_folder(served: Served) -> None
     assert "every part does its work" in found["roles"][1]
     assert "1 day of past calls" in found["history"][1]
     assert "the last event came" in found["producers"][1]
+    assert "pages and `top` count from the newest score" in found["producers"][1]
     served.folder.chmod(0o755)
     assert findings(served)["folder"][0] == "warning"
     served.folder.chmod(0o700)
