@@ -18,7 +18,7 @@ from pydantic import Field
 from consumers.console.api import MAX_ID_CHARS, MAX_QUERY_CHARS
 from consumers.console.page.drawing import counted
 from consumers.console.pages import Alert, Alerts
-from consumers.console.past import ASKED_COLUMNS, PAST_COLUMNS, UNKNOWN, differences, measured
+from consumers.console.past import ASKED_COLUMNS, PAST_COLUMNS, UNKNOWN, beside
 from consumers.console.serving import alerts_client, alerts_now
 from consumers.history.opening import opened
 from consumers.history.search import MAX_TEXT_CHARS, CallSearch, Condition
@@ -255,17 +255,19 @@ class Answers:
         return found
 
     def compare_calls(self, first: _Id, second: _Id) -> Iterator[str]:
-        """Sets the measures of two calls beside each other: the first is the base, and each line
-        has how much more the second has, and whether it is better.
+        """Sets two calls beside each other: the first is the base. A sentence says what is better
+        in the second, and each measure and subgoal has a line.
         """
         a, b = (self._call(each).reported() for each in (first, second))
         yield f"A, the base: {a.conversation_id}"
         yield f"B: {b.conversation_id}"
-        for each in differences(measured(a), measured(b)):
-            yield (
-                f"{each.title}: A {each.values[0]}, B {each.values[1]}, B less A {each.apart}, so B "
-                f"is {each.judged}"
-            ).replace(UNKNOWN, "unknown")
+        found = beside(a, b)
+        yield found.sentence
+        for name, each in (*found.measures, *found.goals):
+            in_a, in_b = each.values
+            apart = f"B less A {each.apart}, " if each.apart else ""
+            line = f"{name}: A {in_a}, B {in_b}, {apart}so B is {each.judged}"
+            yield line.replace(UNKNOWN, "unknown")
 
     def compare_periods(
         self,

@@ -7,16 +7,15 @@ from rich.table import Table
 
 from consumers.console.page.drawing import counted, percent
 from consumers.store.changes import (
+    SUBGOAL,
     Change,
     ComparedMeasure,
     Comparison,
     SubgoalChange,
     changes_json,
-    ends,
     judgement,
     more_calls,
-    more_calls_in_words,
-    shown,
+    told,
 )
 
 _UNKNOWN: Final = "-"
@@ -76,7 +75,6 @@ def _numbers(values: Sequence[float | None]) -> list[str]:
 
 MOST_NAMED: Final = 5
 """Calls of one subgoal on a terminal."""
-_OF_SUBGOALS: Final = ComparedMeasure("", "", "share", 1, 0.05)
 
 
 def comparison_table(found: Comparison) -> Table:
@@ -90,16 +88,15 @@ def comparison_table(found: Comparison) -> Table:
     for measure, change in found.changes:
         table.add_row(*_compared(measure, change, measure.title))
     for each in found.subgoals:
-        table.add_row(*_compared(_OF_SUBGOALS, each.change, f"{each.goal_set}: {each.name}"))
+        table.add_row(*_compared(SUBGOAL, each.change, f"{each.goal_set}: {each.name}"))
     return table
 
 
 def _compared(measure: ComparedMeasure, change: Change, title: str) -> Iterator[str]:
-    yield title
-    yield from (shown(measure, each) for each in (change.before, change.after))
-    apart = shown(measure, change.change, is_apart=True, has_sign=True)
-    yield apart if change.low is None else f"{apart} {ends(measure, change)}"
-    yield more_calls_in_words(measure, change) or judgement(measure, change)
+    said = told(measure, change)
+    yield from (title, *said.values)
+    yield said.apart if change.low is None else f"{said.apart} {said.ends}"
+    yield said.more or said.judged
 
 
 def flipped_lines(subgoals: Iterable[SubgoalChange]) -> Iterator[str]:
@@ -129,7 +126,7 @@ def comparison_document(found: Comparison) -> dict[str, Any]:
             {
                 "goal_set": each.goal_set,
                 "id": each.name,
-                **_judged(_OF_SUBGOALS, each.change),
+                **_judged(SUBGOAL, each.change),
                 "flipped": list(each.flipped),
             }
             for each in found.subgoals

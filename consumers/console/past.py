@@ -4,6 +4,7 @@ versions compared. Pure.
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
@@ -22,20 +23,24 @@ from consumers.console.page.drawing import (
 from consumers.console.page.rendering import render
 from consumers.console.page.running import ID_CHARS
 from consumers.console.page.sections import LETTERS, timeline, words_by_turn
-from consumers.console.page.view import facts_of, verdict
+from consumers.console.page.view import facts_of, subgoals_of, verdict
 from consumers.console.pages import Site, page
 from consumers.store.changes import (
     COMPARED,
+    COST,
+    LISTED,
     MEASURES,
+    PROGRESS,
+    SUBGOAL,
+    USUAL_SINCE,
     Change,
     ComparedMeasure,
     Comparison,
-    Judgement,
     Lot,
-    ends,
-    judgement,
-    more_calls_in_words,
+    Told,
+    VersionCalls,
     shown,
+    told,
 )
 from schemas.scores.trouble import VERY_SLOW_MS
 
@@ -52,12 +57,19 @@ UNKNOWN: Final = "\u2013"
 _Text: Any = Field("", max_length=MAX_FIELD_CHARS)
 
 
-class PastQuery(BaseModel):
+class _Asked(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def query(self, **changes: object) -> str:
+        """The same question, or one that differs in these fields, as the query of an address."""
+        asked = self.model_copy(update=changes)
+        return "?" + urlencode(asked.model_dump(exclude_defaults=True))
+
+
+class PastQuery(_Asked):
     """Which past calls are asked for. `said` shows the last words of the caller; `day` is a date in
     UTC.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     since: str = _Text
     until: str = _Text
@@ -78,13 +90,8 @@ class PastQuery(BaseModel):
     page: int = Field(1, ge=1, le=MOST_PAGES)
 
     def query(self, **changes: object) -> str:
-        """The same question, or one that differs in these fields, as the query of an address.
-        Another order begins at its first page.
-        """
-        asked = {**self.model_dump(), "page": 1, **changes}
-        return "?" + urlencode(
-            {name: value for name, value in asked.items() if value and (name, value) != ("page", 1)}
-        )
+        """As of any question; another order begins at its first page."""
+        return super().query(**{"page": 1} | changes)
 
 
 FACETS: Final[Mapping[str, tuple[str, str]]] = {
@@ -102,14 +109,31 @@ FACETS: Final[Mapping[str, tuple[str, str]]] = {
 of history.
 """
 PRESETS: Final[Mapping[str, Mapping[str, str]]] = {
+    "Newest": {},
     "Never answered": {"outcome": "never_answered"},
     "Slow": {"trouble": "slow"},
     "Goals missed": {"trouble": "goals_missed"},
     "False alarms": {"label": "false-alarm", "since": "30d"},
     "Last words of abandoned calls": {"outcome": "hung_up,never_answered", "said": "last"},
 }
-"""Questions that are asked often."""
+"""Questions that are asked often, the newest call first."""
 _OUTCOMES: Final = {"hung_up": "hung up in silence", "failed": "failed: agent error"}
+
+
+class InCommon(NamedTuple):
+    """What calls with a chosen outcome or trouble have more often than the others.
+
+    Attributes:
+        facet: The field of the question.
+        value: Its value.
+        share: The share of these calls that have it.
+        others: The same of the other calls.
+    """
+
+    facet: str
+    value: str
+    share: float
+    others: float
 
 
 class PastFound(NamedTuple):
@@ -124,6 +148,7 @@ class PastFound(NamedTuple):
         said: By call, a turn and what was said in it: where the words were found, or the last words
             of the caller.
         labels: By call, the labels of people.
+        in_common: What is more often in them than in the others, the greatest difference first.
     """
 
     rows: Sequence[Mapping[str, Any]] = ()
@@ -132,6 +157,7 @@ class PastFound(NamedTuple):
     facets: Mapping[str, Sequence[tuple[str, int]]] = {}
     said: Mapping[str, tuple[int, str]] = {}
     labels: Mapping[str, Sequence[str]] = {}
+    in_common: Sequence[InCommon] = ()
 
 
 def _time(value: Any) -> str:
@@ -155,20 +181,19 @@ PAST_COLUMNS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
     "goals.progress.result": ("Goals", lambda value: percent(float(value))),
     "turns": ("Turns", str),
     "length_ms": ("Length", lambda value: clock(float(value))),
-    "ended_reason": ("Ended", in_words),
+    COST.name: (COST.title, lambda value: shown(COST, float(value))),
 }
-"""Columns of past calls: by the column of history, its heading and how a value is written; unknown
-is a dash.
+"""Columns of past calls, as the page has them and its CSV: by the column of history, its heading
+and how a value is written; unknown is a dash. Calls can be ordered by each.
 """
-SORTS: Final = [name for name in PAST_COLUMNS if name != "ended_reason"]
-"""Columns by which calls can be ordered."""
-SHOWN: Final = [name for name in SORTS if name not in {"dead_airs", "failed_tool_calls"}]
-"""Columns of the page: of the others its chips tell."""
+_IN_CSV: Final = frozenset({"dead_airs", "failed_tool_calls", "turns"})
+"""Columns for which the page has no room: its chips tell of most."""
 _TEXTS: Final = ("first_known_ms", "labels.agent", "rank")
 ASKED_COLUMNS: Final = (
     *(
-        *PAST_COLUMNS,
         "conversation_id",
+        *PAST_COLUMNS,
+        "ended_reason",
         "state",
         "outcome",
         "troubles",
@@ -189,10 +214,6 @@ ASKED_COLUMNS: Final = (
 
 
 def _past_text(call: Mapping[str, Any], name: str) -> str:
-    if name == "ended_reason" and call.get("state") == "running":
-        return "running"
-    if name == "ended_reason" and call.get("waiting.turn") is not None:
-        return f"no answer in turn {call['waiting.turn']}"
     return UNKNOWN if call.get(name) is None else PAST_COLUMNS[name][1](call[name])
 
 
@@ -237,25 +258,31 @@ def past_page(
     site: Site, asked: PastQuery, found: PastFound, remark: str, redact: Callable[[str], str] = str
 ) -> str:
     """The page of calls that are over."""
-    sort, sorts = asked.sort or "rank", [(name, PAST_COLUMNS[name][0]) for name in SORTS]
+    sort = asked.sort or "rank"
+    is_priced = any(call.get(COST.name) is not None for call in found.rows)
+    columns = [
+        name for name in PAST_COLUMNS if name not in _IN_CSV and (is_priced or name != COST.name)
+    ]
     heads = [
         (
-            head,
+            PAST_COLUMNS[name][0],
             asked.query(
                 sort=name, up="1" * (not asked.up if name == sort else name == "labels.agent")
             ),
             name == sort,
             name in _TEXTS,
         )
-        for name, head in sorts
-        if name in SHOWN
+        for name in columns
     ]
     pages = min(MOST_PAGES, -(-found.total // ROWS))
     content = render(
         "past.html",
         asked=asked,
         presets=[
-            (name, PastQuery(**fields).query(since=fields.get("since", asked.since)))
+            (
+                name,
+                PastQuery(**{"sort": "first_known_ms", "since": asked.since, **fields}).query(),
+            )
             for name, fields in PRESETS.items()
         ],
         chosen=[
@@ -275,10 +302,19 @@ def past_page(
             for name, values in found.facets.items()
             if values
         ],
-        sorts=sorts,
+        sorts=[(name, head) for name, (head, _) in PAST_COLUMNS.items()],
         sort=sort,
         heads=heads,
-        rows=[_row(site, asked, found, call, redact) for call in found.rows],
+        rows=[_row(site, asked, found, call, columns, redact) for call in found.rows],
+        in_common=[
+            (
+                f"{in_words(facet)} {value}",
+                asked.query(**{facet: value}),
+                percent(share),
+                percent(others),
+            )
+            for facet, value, share, others in found.in_common
+        ],
         found=found,
         running=f"./?{urlencode(_chosen(asked, 'agent', 'version', 'tenant', 'environment'))}",
         first=(asked.page - 1) * ROWS + 1,
@@ -323,22 +359,23 @@ def _row(
     asked: PastQuery,
     found: PastFound,
     call: Mapping[str, Any],
+    columns: Sequence[str],
     redact: Callable[[str], str],
 ) -> dict[str, Any]:
-    name = str(call["conversation_id"])
-    turn, text = found.said.get(name, (None, ""))
+    conversation_id = str(call["conversation_id"])
+    turn, text = found.said.get(conversation_id, (None, ""))
     labels = [call.get(f"labels.{each}") for each in ("version", "tenant", "environment")]
     return {
-        "id": name,
-        "short_id": name[-ID_CHARS:],
-        "href": site.call_href(name),
+        "id": conversation_id,
+        "short_id": conversation_id[-ID_CHARS:],
+        "href": site.call_href(conversation_id),
         "began": day_and_time(call.get("first_known_ms") or 0),
         "more": ", ".join(str(each) for each in labels if each not in {None, "unknown"}),
         "chips": list(why(call)),
-        "cells": [(column, PAST_COLUMNS[column][0], _past_text(call, column)) for column in SHOWN],
+        "cells": [(name, PAST_COLUMNS[name][0], _past_text(call, name)) for name in columns],
         "turn": turn,
         "said": marked(redact(text), asked.text),
-        "labels": found.labels.get(name, ()),
+        "labels": found.labels.get(conversation_id, ()),
     }
 
 
@@ -383,20 +420,18 @@ class Usual(NamedTuple):
     medians: Mapping[str, float]
 
 
-class Difference(NamedTuple):
-    """A measure of two calls, in words.
+class Beside(NamedTuple):
+    """Two calls compared, A and B, of which A is the base.
 
     Attributes:
-        title: What it is called.
-        values: It in A and in B; unknown is a dash.
-        apart: How much more it is in B, with its unit.
-        judged: Whether B is better.
+        sentence: What is better in B, what is worse, and by how much.
+        measures: The measures that at least one has, each with its title.
+        goals: The same of subgoals, with their names, and whether each was reached in words.
     """
 
-    title: str
-    values: tuple[str, str]
-    apart: str
-    judged: Judgement
+    sentence: str
+    measures: Sequence[tuple[str, Told]]
+    goals: Sequence[tuple[str, Told]]
 
 
 def measured(call: ReportedCall) -> dict[str, float]:
@@ -410,19 +445,59 @@ def measured(call: ReportedCall) -> dict[str, float]:
     return {name: value for name, value in known.items() if isinstance(value, int | float)}
 
 
-def differences(a: Mapping[str, float], b: Mapping[str, float]) -> Iterator[Difference]:
-    """The measures that at least one of two calls has; A is the base."""
+_CLAUSES: Final = {
+    "p50_ms": ("answers {} sooner", "answers {} later"),
+    "longest_wait_ms": ("longest wait {} shorter", "longest wait {} longer"),
+    "speech.first_word_ms": ("first word {} sooner", "first word {} later"),
+    "unanswered": ("{} fewer turns unanswered", "{} more turns unanswered"),
+    "dead_airs": ("dead air {} times less", "dead air {} times more"),
+    "failed_tool_calls": ("{} fewer failed tools", "{} more failed tools"),
+    "stt_wer.result": ("word errors {} lower", "word errors {} higher"),
+}
+"""How it is said that a call is better, or worse, by so much; of other measures their title."""
+
+
+def beside(a: ReportedCall | Usual, b: ReportedCall) -> Beside:
+    """Compares a call with another one, or with what is usual."""
+    base, of_b = a.medians if isinstance(a, Usual) else measured(a), measured(b)
+    goals = [] if isinstance(a, Usual) else list(_goals_beside(a, b))
+    said: dict[str, list[str]] = {"better": [], "worse": []}
+    for judged, verb in (("better", "reaches"), ("worse", "misses")):
+        if names := [name for name, each in goals if each.judged == judged]:
+            said[judged].append(f"{verb} {counted(len(names), 'goal')} more ({names[0]})")
+    measures = []
     for measure in CALL_MEASURES:
-        if measure.name in {*a, *b}:
-            before, after = a.get(measure.name), b.get(measure.name)
-            apart = None if before is None or after is None else after - before
-            yield Difference(
-                measure.title,
-                (shown(measure, before), shown(measure, after)),
-                shown(measure, apart, is_apart=True, has_sign=True),
-                # without chance: it is what it is
-                judgement(measure, Change(measure.name, before, after, 1, 1, apart, apart)),
-            )
+        if measure.name in {*base, *of_b}:
+            change = _alone(measure, base.get(measure.name), of_b.get(measure.name))
+            each = told(measure, change)
+            measures.append((measure.title, each))
+            if each.judged in said and (measure is not PROGRESS or not goals):
+                words = _CLAUSES.get(measure.name, (f"{measure.title.lower()} by {{}}",) * 2)
+                size = shown(measure, abs(change.change or 0), is_apart=True)
+                said[each.judged].append(words[each.judged == "worse"].format(size))
+    parts = (f"{name.title()} in B: {', '.join(of)}." for name, of in said.items() if of)
+    return Beside(" ".join(parts) or "B is neither better nor worse.", measures, goals)
+
+
+def _alone(measure: ComparedMeasure, before: float | None, after: float | None) -> Change:
+    """The change from one call to another: no chance is in it, it is what it is."""
+    apart = None if before is None or after is None else after - before
+    return Change(measure.name, before, after, 1, 1, apart, apart)
+
+
+_REACHED: Final = {"Reached": 1, "Reached in ": 1, "Not reached": 0}
+
+
+def _goals_beside(a: ReportedCall, b: ReportedCall) -> Iterator[tuple[str, Told]]:
+    of_a, of_b = (
+        {call.shown(goal.id): (state, turn) for goal, state, turn, _ in subgoals_of(call)}
+        for call in (a, b)
+    )
+    for name in dict.fromkeys([*of_a, *of_b]):
+        states = [of.get(name, (UNKNOWN, None)) for of in (of_a, of_b)]
+        change = _alone(SUBGOAL, *(_REACHED.get(state) for state, _ in states))
+        in_a, in_b = (state if turn is None else f"{state}turn {turn}" for state, turn in states)
+        yield name, told(SUBGOAL, change)._replace(values=(in_a, in_b), apart="")
 
 
 def comparison_page(
@@ -437,7 +512,6 @@ def comparison_page(
         remark: What a reader should know of it; empty for nothing.
     """
     letters, ids = LETTERS[-len(calls) :], [call.conversation_id for call in calls]
-    base = measured(calls[0]) if usual is None else usual.medians
     said = [words_by_turn(call, name) for name, call in zip(letters, calls, strict=True)]
     content = render(
         "compare.html",
@@ -448,7 +522,7 @@ def comparison_page(
         usual=usual,
         swapped=f"compare?{urlencode([('id', each) for each in reversed(ids)])}",
         remark=remark,
-        rows=list(differences(base, measured(calls[-1]))),
+        found=beside(calls[0] if usual is None else usual, calls[-1]),
         timeline=timeline(*calls),
         turns=[
             (turn, [(name, of.get(turn)) for name, of in zip(letters, said, strict=True)])
@@ -461,13 +535,13 @@ def comparison_page(
 # Two versions.
 
 
-class LotsQuery(BaseModel):
+class LotsQuery(_Asked):
     """Which two lots of calls are compared; with nothing, the two newest versions of the agent with
-    most calls.
+    most calls. `since` and `until` are the period of all versions, and of a lot that says none.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+    since: str = _Text
+    until: str = _Text
     a_agent: str = _Text
     a_version: str = _Text
     a_tenant: str = _Text
@@ -488,29 +562,40 @@ class LotsQuery(BaseModel):
         )
         return (a, b) if any((*a, *b)) else None
 
+    def within(self, lot: Lot) -> Lot:
+        """A lot within the period, unless it has one of its own."""
+        return lot._replace(since=lot.since or self.since, until=lot.until or self.until)
 
-def lots_query(lots: tuple[Lot, Lot]) -> str:
-    """Two lots as the query of an address."""
-    fields = {
-        f"{side}_{name}": value
-        for side, lot in zip("ab", lots, strict=True)
-        for name, value in lot._asdict().items()
-    }
-    return "?" + urlencode({name: value for name, value in fields.items() if value})
+    def between(self, a: Lot, b: Lot) -> str:
+        """Two other lots of the same period, as the address of their comparison."""
+        fields = {
+            f"{side}_{name}": value
+            for side, lot in (("a", a), ("b", b))
+            for name, value in lot._asdict().items()
+        }
+        return f"versions{self.query(**fields)}#compared"
 
 
 class Versions(NamedTuple):
-    """Two lots, and which others could be compared.
+    """The versions of a period, and two lots of calls.
 
     Attributes:
         comparison: The lots; None where there are none to compare.
         names: By field of a lot, the names that calls have.
-        pairs: Lots that are worth a look: of each agent the two newest versions.
+        all: The versions of all agents, the newest of an agent first.
+        pair: The lots that are compared where nothing is said.
     """
 
     comparison: Comparison | None
     names: Mapping[str, Sequence[str]] = {}
-    pairs: Sequence[tuple[Lot, Lot]] = ()
+    all: Sequence[VersionCalls] = ()
+    pair: tuple[Lot, Lot] | None = None
+
+
+PERIODS: Final = {"24h": "24 hours", "7d": "7 days", "30d": "30 days", "90d": "90 days"}
+"""Periods that are offered: as they are asked for, and in words."""
+MOST_VERSIONS: Final = 100
+"""Versions that are listed: those of the agents with most calls."""
 
 
 _LOT_FIELDS: Final = {
@@ -521,13 +606,12 @@ _LOT_FIELDS: Final = {
     "since": "From",
     "until": "Until",
 }
-_SUBGOAL: Final = ComparedMeasure("", "", "share", 1, 0.05)
 
 
 def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str) -> str:
     """The page of two lots of calls."""
     found = versions.comparison
-    lots = found.lots if found else asked.lots() or (Lot(), Lot())
+    lots = asked.lots() or versions.pair or (Lot(), Lot())
     content = render(
         "versions.html",
         fields=[
@@ -535,21 +619,25 @@ def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str)
             for name, head in _LOT_FIELDS.items()
         ],
         names=versions.names,
-        pairs=[
-            (
-                f"{b.agent} {a.version} \u2192 {b.version}",
-                f"versions{lots_query((a, b))}",
-                (a, b) == lots,
-            )
-            for a, b in versions.pairs
+        asked=asked,
+        periods=[
+            (words, f"versions{asked.query(since=since, until='')}", since)
+            for since, words in PERIODS.items()
         ],
+        period=asked.since or USUAL_SINCE,
+        listed=LISTED,
+        versions=[
+            _version(asked, each, older, lots)
+            for each, older in zip_longest(versions.all, versions.all[1:])
+        ][:MOST_VERSIONS],
+        left_out=max(0, len(versions.all) - MOST_VERSIONS),
         found=found,
         verdict=found.verdict() if found else "",
         agent=lots[0].agent if lots[0].agent == lots[1].agent else "",
-        calls=[past_href(lot) for lot in lots],
-        swapped=f"versions{lots_query((lots[1], lots[0]))}",
+        calls=[past_href(asked.within(lot)) for lot in lots],
+        swapped=asked.between(lots[1], lots[0]),
         rows=[
-            _change(measure, change, [past_href(lot, measure) for lot in lots])
+            _change(measure, change, [past_href(asked.within(lot), measure) for lot in lots])
             for measure, change in found.changes
         ]
         if found
@@ -558,7 +646,7 @@ def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str)
             (
                 each.goal_set,
                 each.name,
-                _change(_SUBGOAL, each.change, []),
+                _change(SUBGOAL, each.change, []),
                 each.others,
                 [(site.call_href(name), name, name[-ID_CHARS:]) for name in each.flipped],
             )
@@ -571,37 +659,49 @@ def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str)
     return page(site, "Versions", content, here="versions")
 
 
+def _version(
+    asked: LotsQuery, seen: VersionCalls, older: VersionCalls | None, lots: tuple[Lot, Lot]
+) -> dict[str, Any]:
+    """A row of a version: its name compares it with the one before it, and it can be A or B."""
+    lot, (a, b) = Lot(seen.agent, seen.version), lots
+    is_next = older is not None and older.version and older.agent == seen.agent
+    sides = (("A", asked.between(lot, b), lot == a), ("B", asked.between(a, lot), lot == b))
+    return {
+        "name": f"{seen.agent} {seen.version or 'of an unknown version'}",
+        "href": asked.between(Lot(seen.agent, older.version), lot) if older and is_next else "",
+        "sides": sides if seen.version else (),
+        "calls": seen.calls,
+        "calls_href": past_href(asked.within(lot)),
+        "seen": [_began(each) for each in (seen.first_ms, seen.last_ms)],
+        "cells": [shown(measure, seen.means.get(measure.name)) for measure in LISTED],
+    }
+
+
 def past_href(lot: Lot, measure: ComparedMeasure | None = None) -> str:
     """Where the calls of a lot are listed; of a measure by which calls can be ordered, those with
     the worst values first.
     """
     name = "" if measure is None else measure.name
     by = (
-        {"sort": name, "up": "1" if measure and measure.better > 0 else ""} if name in SORTS else {}
+        {"sort": name, "up": "1" if measure and measure.better > 0 else ""}
+        if name in PAST_COLUMNS
+        else {}
     )
     only = {
         "success": {"trouble": "goals_missed"},
         "ended_badly": {"outcome": "never_answered,hung_up,failed"},
     }.get(name, {})
-    return f"past{PastQuery(**lot._asdict()).query(since=lot.since or '30d', **by, **only)}"
+    return f"past{PastQuery(**lot._asdict()).query(since=lot.since or USUAL_SINCE, **by, **only)}"
 
 
 def _change(measure: ComparedMeasure, change: Change, hrefs: Sequence[str]) -> dict[str, Any]:
-    judged, reach = (
-        judgement(measure, change),
-        max(abs(change.low or 0), abs(change.high or 0), abs(change.change or 0)) or 1,
-    )
+    reach = max(abs(change.low or 0), abs(change.high or 0), abs(change.change or 0)) or 1
     scale = Scale(-reach, reach)
     has_ends = change.low is not None and change.high is not None
-    return {
+    return told(measure, change)._asdict() | {
         "title": measure.title,
-        "values": [shown(measure, each) for each in (change.before, change.after)],
         "hrefs": hrefs,
         "calls": (change.calls_before, change.calls_after),
-        "apart": shown(measure, change.change, is_apart=True, has_sign=True),
-        "ends": ends(measure, change),
-        "judged": judged,
-        "more": more_calls_in_words(measure, change),
         "from": scale.at(change.low or 0) if has_ends else "",
         "length": scale.length(change.low or 0, change.high or 0, 1) if has_ends else "",
         "at": scale.at(change.change or 0),

@@ -208,9 +208,13 @@ SUCCESS: Final = ComparedMeasure("success", "All goals reached", "share", 1, 0.0
 PROGRESS: Final = ComparedMeasure("goals.progress.result", "Goals reached", "share", 1, 0.05)
 BAD_ENDS: Final = ComparedMeasure("ended_badly", "Ended badly", "share", -1, 0.05)
 WAIT: Final = ComparedMeasure("p50_ms", "Median wait", "ms", -1, 100)
+SLOW_WAIT: Final = ComparedMeasure("p95_ms", "Slow wait, p95", "ms", -1, 200)
+# a call that breaks off is a cheap one
+COST: Final = ComparedMeasure("cost_dollars", "Cost", "dollars", 0)
+SUBGOAL: Final = ComparedMeasure("", "", "share", 1, 0.05)
+"""A subgoal that some of the calls reached."""
 COMPARED: Final = (
-    *(SUCCESS, PROGRESS, BAD_ENDS, WAIT),
-    ComparedMeasure("p95_ms", "Slow wait, p95", "ms", -1, 200),
+    *(SUCCESS, PROGRESS, BAD_ENDS, WAIT, SLOW_WAIT),
     ComparedMeasure("speech.first_word_ms", "First word after", "ms", -1, 100),
     ComparedMeasure("unanswered", "Unanswered turns"),
     ComparedMeasure("dead_airs", "Dead air"),
@@ -222,10 +226,19 @@ COMPARED: Final = (
     ComparedMeasure("conversation_progression.result", "Progression", "", 1),
     ComparedMeasure("turns", "Turns", "", 0),
     ComparedMeasure("length_ms", "Length", "ms", 0),
-    # a call that breaks off is a cheap one
-    ComparedMeasure("cost_dollars", "Cost", "dollars", 0),
+    COST,
 )
 """The measures of a page and of a table of two versions, in their order."""
+LISTED: Final = (
+    *(WAIT, SLOW_WAIT),
+    ComparedMeasure("unanswered_share", "Unanswered", "share"),
+    *(BAD_ENDS, PROGRESS, COST),
+)
+"""The measures of a list of all versions, in their order."""
+
+
+USUAL_SINCE: Final = "30d"
+"""How far back the calls of a lot go that does not say it."""
 
 
 class Lot(NamedTuple):
@@ -269,6 +282,26 @@ class Lot(NamedTuple):
             for name, value in own.items()
         ]
         return ", ".join(said) or "all calls"
+
+
+class VersionCalls(NamedTuple):
+    """The calls of a version of an agent that are over and began in a period.
+
+    Attributes:
+        agent: The agent.
+        version: Its version; empty where none is said.
+        calls: How many.
+        first_ms: When the first of them began, in epoch ms.
+        last_ms: The same of the last.
+        means: By name of a measure of `LISTED` its mean; unknown ones are left out.
+    """
+
+    agent: str
+    version: str
+    calls: int
+    first_ms: float
+    last_ms: float
+    means: Mapping[str, float]
 
 
 class SubgoalChange(NamedTuple):
@@ -430,6 +463,35 @@ def shown(
         sign = ""
     end = " points" if is_apart and measure.unit == "share" else _ENDS[measure.unit]
     return f"{sign}{digits}{end}"
+
+
+class Told(NamedTuple):
+    """A change of a measure in words.
+
+    Attributes:
+        values: It in the first and in the second lot; unknown is a dash.
+        apart: How much more it is in the second, with its unit.
+        ends: The interval of that.
+        judged: What can be said of it.
+        more: How many more calls would tell; empty if there are enough.
+    """
+
+    values: tuple[str, str]
+    apart: str
+    ends: str
+    judged: Judgement
+    more: str
+
+
+def told(measure: ComparedMeasure, change: Change) -> Told:
+    """A change in words, as pages and tables have it."""
+    return Told(
+        (shown(measure, change.before), shown(measure, change.after)),
+        shown(measure, change.change, is_apart=True, has_sign=True),
+        ends(measure, change),
+        judgement(measure, change),
+        more_calls_in_words(measure, change),
+    )
 
 
 _UNKNOWN: Final = "\u2013"

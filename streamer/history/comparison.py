@@ -7,6 +7,7 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 import typer
@@ -15,21 +16,25 @@ from consumers.history.search import CallSearch, Condition, HistoryStore
 from consumers.runtime.process import SetupError, wall_clock_ms
 from consumers.store.changes import (
     COMPARED,
+    LISTED,
     MEASURES,
     MOST_FLIPPED,
     PROGRESS,
     SHARE_DRAWS,
     SUCCESS,
+    USUAL_SINCE,
     Change,
     Comparison,
     Lot,
     SubgoalChange,
+    VersionCalls,
     change_of,
     changes_json,
     draws_of_one,
     remark_on_chance,
 )
 from schemas.columns import Flat
+from schemas.units import DAY_MS
 from streamer.changes import changes_table, comparison_document, comparison_table, flipped_lines
 from streamer.terminal import output_console, print_document, print_line, say
 from streamer.time_bounds import moment_given, moment_ms
@@ -100,17 +105,17 @@ class Compared(NamedTuple):
 
 
 class _Lot:
-    """The known values of the calls of one group in one period."""
+    """The known values of some calls, by the names of their columns."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Iterable[str] = MEASURES) -> None:
         self.calls = 0
-        self.values = {measure: array("d") for measure in MEASURES}
+        self.values = {name: array("d") for name in names}
 
     def add(self, row: Iterable[Flat]) -> None:
         self.calls += 1
-        for measure, value in zip(MEASURES, row, strict=True):
+        for known, value in zip(self.values.values(), row, strict=True):
             if isinstance(value, int | float):
-                self.values[measure].append(value)
+                known.append(value)
 
 
 def groups_given(text: str | None) -> Group:
@@ -200,8 +205,6 @@ def comparison_json(groups: Sequence[Compared], by: Group) -> list[dict[str, Any
 
 # Two lots of calls, as of two versions of an agent.
 
-USUAL_SINCE: Final = "30d"
-"""How far back the calls of a lot go that does not say it."""
 MOST_SUBGOALS: Final = 50
 """Subgoals of one comparison, those with the surest change."""
 _PARTS: Final = re.compile(
@@ -260,45 +263,33 @@ def lots_compared(
     Raises:
         SetupError: A moment is none.
     """
-    names = [measure.name for measure in COMPARED]
-    values: list[dict[str, list[float]]] = []
+    found: list[_Lot] = []
     reached: list[dict[tuple[str, str], list[tuple[str, float]]]] = []
     subgoals: dict[str, Sequence[str]] = {}
     for lot in lots:
         question = calls_of(lot, now_ms)
         question = question._replace(conditions=[*question.conditions, *conditions])
-        rows = list(store.values(question, [*names, *_GOALS]))
-        known = [
-            [float(value) for value in column if isinstance(value, int | float)]
-            for column in zip(*rows, strict=True)
-        ]
-        values.append(dict(zip(names, known, strict=False)) | {"": [0.0] * len(rows)})
-        found = defaultdict(list)
-        for call, goal_set, digest, results in (row[len(names) :] for row in rows):
+        found.append(_Lot(measure.name for measure in COMPARED))
+        reached.append(defaultdict(list))
+        for *row, call, goal_set, digest, results in store.values(
+            question, [*found[-1].values, *_GOALS]
+        ):
+            found[-1].add(row)
             if isinstance(results, str) and isinstance(digest, str):
                 if digest not in subgoals:
                     subgoals[digest] = _subgoals_of(store, str(call))
                 for name, result in zip(subgoals[digest], results.split(", "), strict=False):
                     if result != "?":
-                        found[str(goal_set), name].append((str(call), float(result)))
-        reached.append(found)
-    a, b = values
+                        reached[-1][str(goal_set), name].append((str(call), float(result)))
+    a, b = found
     draws = dict.fromkeys([SUCCESS.name, PROGRESS.name], SHARE_DRAWS)
+    usual_draws = draws_of_one(len(MEASURES))
     changes = [
-        (
-            measure,
-            change_of(
-                measure.name,
-                was,
-                now,
-                most_draws=draws.get(measure.name, draws_of_one(len(MEASURES))),
-            ),
-        )
+        (measure, _change(measure.name, a, b, draws.get(measure.name, usual_draws)))
         for measure in COMPARED
-        if (was := a.get(measure.name, [])) or b.get(measure.name)
-        for now in [b.get(measure.name, [])]
+        if a.values[measure.name] or b.values[measure.name]
     ]
-    return Comparison(lots, (len(a[""]), len(b[""])), changes, _subgoal_changes(*reached))
+    return Comparison(lots, (a.calls, b.calls), changes, _subgoal_changes(*reached))
 
 
 def _subgoals_of(store: HistoryStore, conversation_id: str) -> Sequence[str]:
@@ -327,35 +318,32 @@ def _subgoal_changes(
     return found[:MOST_SUBGOALS]
 
 
-def versions_in(
-    store: HistoryStore, since_ms: int, until_ms: int
-) -> dict[str, list[tuple[str, int]]]:
-    """The versions of each agent with their calls that are over, the newest version last; the agent
-    with most calls first.
+def versions_in(store: HistoryStore, since_ms: int, until_ms: int) -> list[VersionCalls]:
+    """The versions of all agents with their calls that are over: the agent with most calls first,
+    of an agent the newest version.
     """
-    question = CallSearch(
-        since_ms, until_ms, [Condition("state", "=", "closed")], most=None, counts=True
-    )
-    calls: dict[str, Counter[str]] = defaultdict(Counter)
-    first_ms: dict[tuple[str, str], float] = {}
-    for agent, version, day_ms, number in store.values(
-        question, ["labels.agent", "labels.version", "day_ms"]
-    ):
-        if version is not None and isinstance(number, int) and isinstance(day_ms, int):
-            key = str(agent), str(version)
-            calls[key[0]][key[1]] += number
-            first_ms[key] = min(day_ms, first_ms.get(key, day_ms))
-    return {
-        agent: sorted(of.items(), key=lambda each: (first_ms[agent, each[0]], _in_order(each[0])))
-        for agent, of in sorted(calls.items(), key=lambda each: -each[1].total())
-    }
+    question = CallSearch(since_ms, until_ms, [Condition("state", "=", "closed")], most=None)
+    names = ("first_known_ms", *(measure.name for measure in LISTED))
+    lots: defaultdict[tuple[str, str], _Lot] = defaultdict(lambda: _Lot(names))
+    calls: Counter[str] = Counter()
+    for agent, version, *row in store.values(question, ["labels.agent", "labels.version", *names]):
+        lots[str(agent), str(version or "")].add(row)
+        calls[str(agent)] += 1
+    found = []
+    for (agent, version), lot in lots.items():
+        began_ms = lot.values.pop("first_known_ms")
+        means = {name: sum(known) / len(known) for name, known in lot.values.items() if known}
+        found.append(VersionCalls(agent, version, lot.calls, min(began_ms), max(began_ms), means))
+    found.sort(key=lambda each: (each.first_ms // DAY_MS, _in_order(each.version)), reverse=True)
+    return sorted(found, key=lambda each: (-calls[each.agent], each.agent))
 
 
-def newest_pairs(versions: Mapping[str, Sequence[tuple[str, int]]]) -> Iterator[tuple[Lot, Lot]]:
+def newest_pairs(versions: Iterable[VersionCalls]) -> Iterator[tuple[Lot, Lot]]:
     """Of each agent with several versions the newest, and the one before it."""
-    for agent, of in versions.items():
-        if len(of) > 1:
-            (before, _), (after, _) = of[-2:]
+    said = (each for each in versions if each.version)
+    for agent, of in groupby(said, lambda each: each.agent):
+        after, before, *_ = (*(each.version for each in of), "", "")
+        if before:
             yield Lot(agent, before), Lot(agent, after)
 
 
@@ -382,7 +370,7 @@ def print_lots(
         SetupError: A moment of a lot is none.
     """
     now_ms = wall_clock_ms()
-    versions = {} if lots else versions_in(store, moment_ms(USUAL_SINCE, now_ms), now_ms + 1)
+    versions = [] if lots else versions_in(store, moment_ms(USUAL_SINCE, now_ms), now_ms + 1)
     pairs = [(lots[0], lots[1])] if lots else list(newest_pairs(versions))[:MOST_GROUPS]
     if not pairs:
         say(

@@ -1,23 +1,29 @@
 """History as the pages of the console ask for it."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from statistics import median
+from typing import NamedTuple
 
+from consumers.console.pages import Site
 from consumers.console.past import (
     ASKED_COLUMNS,
     CALL_MEASURES,
     FACETS,
     ROWS,
+    InCommon,
     LotsQuery,
     PastFound,
     PastQuery,
     Usual,
     Versions,
+    why,
 )
 from consumers.history.opening import opened
 from consumers.history.search import (
+    COLUMNS,
+    KINDS,
     MAX_ROWS,
     MAX_TEXT_CHARS,
     OUTCOMES,
@@ -28,13 +34,14 @@ from consumers.history.search import (
 )
 from consumers.history.settings import HistorySettings
 from consumers.runtime.process import SetupError, wall_clock_ms
+from consumers.store.changes import USUAL_SINCE
 from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
 from schemas.columns import Flat
 from schemas.rows import CallRow, WordsRow
 from schemas.units import DAY_MS
-from streamer.history.comparison import USUAL_SINCE, lots_compared, newest_pairs, versions_in
-from streamer.tables import csv_text
+from streamer.history.comparison import lots_compared, newest_pairs, versions_in
+from streamer.tables import Computed, csv_text, row_of
 from streamer.time_bounds import moment_ms
 
 MAX_SECONDS = 5.0
@@ -43,17 +50,70 @@ who asks more gets no page.
 """
 USUAL_HOURS = "24h"
 """How far back past calls go where nothing is said."""
-MOST_PAIRS = 8
-"""Agents whose newest versions are offered."""
 MOST_NAMES = 200
 """Names of one kind that are offered."""
+LEAST_COMPARED = 5
+"""Calls on each side without which nothing is said of what they have in common."""
+LEAST_APART = 0.2
+"""The least difference of two shares that is worth a word."""
+MOST_IN_COMMON = 3
+"""Values that are named as common to calls."""
+_WHOSE = ("agent", "version", "tenant", "environment", "goal_set", "day")
+"""Facets that may be behind an outcome or a trouble."""
 SNIPPET_CHARS = 160
 """Characters of what was said that are shown around the words that were found."""
-_TABLE_COLUMNS = (
-    "conversation_id",
-    *(name for name in ASKED_COLUMNS if name != "conversation_id"),
-    "known_ms",
+MOST_LAST_WORDS = 1_000
+"""Calls of one CSV whose last words are looked up, a millisecond each: the first of them."""
+
+
+class PastLine(NamedTuple):
+    """A past call of the CSV: its columns of history, the address of its page, the labels of people
+    and the last words of the caller, None where they are not known or hidden.
+    """
+
+    row: Mapping[str, Flat]
+    page: str
+    labels: str
+    last_words: str | None
+
+
+def _utc(name: str) -> Callable[[PastLine], Flat]:
+    def written(line: PastLine) -> Flat:
+        ms = line.row[name]
+        if not isinstance(ms, int | float):
+            return None
+        moment = datetime.fromtimestamp(ms / 1_000, UTC)
+        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+    return written
+
+
+def _as_it_is(name: str) -> Computed[PastLine]:
+    meaning = COLUMNS[name].meaning if name in COLUMNS else "as `history find` takes it"
+    return Computed(name, KINDS[name], meaning, lambda line: line.row[name])
+
+
+PAST_CALL_COLUMNS: Sequence[Computed[PastLine]] = (
+    *map(_as_it_is, (*ASKED_COLUMNS, "ended_ms", "known_ms")),
+    Computed("began", "text", "`first_known_ms` in UTC, by ISO 8601", _utc("first_known_ms")),
+    Computed("ended", "text", "`ended_ms` in UTC, by ISO 8601", _utc("ended_ms")),
+    Computed(
+        "why",
+        "text",
+        "what was wrong, in the words of the page, the worst first",
+        lambda line: "; ".join(text for _, text in why(line.row)) or None,
+    ),
+    Computed("annotations", "text", "labels of people", lambda line: line.labels or None),
+    Computed(
+        "last_words",
+        "text",
+        f"the last words of the caller, of the first {MOST_LAST_WORDS:,} calls; none with "
+        "`console.words` false",
+        lambda line: line.last_words,
+    ),
+    Computed("page", "text", "address of its page", lambda line: line.page),
 )
+"""The columns of the CSV of past calls: those that the page has, and what its rows say beside."""
 
 
 def moment_of(text: str, now_ms: int) -> int:
@@ -73,8 +133,10 @@ class StoredCalls:
     elsewhere or not at all.
     """
 
-    def __init__(self, settings: HistorySettings) -> None:
+    def __init__(self, settings: HistorySettings, console_url: str | None = None) -> None:
+        """`console_url` is where people find the pages; None for where the console was asked."""
         self._settings = settings
+        self._console_url = console_url
 
     def find(self, asked: PastQuery) -> PastFound:
         """The calls of a page, with counts of what all that are asked for have in common.
@@ -87,30 +149,24 @@ class StoredCalls:
         with opened(self._settings, MAX_SECONDS) as store:
             labels = store.labels()
             every, question = (_labelled(each, asked.label, labels) for each in (every, question))
-            counts = list(
-                store.values(
-                    every._replace(counts=True), [column for _, column in FACETS.values() if column]
-                )
-            )
+            counts = _counted(store, every)
             rows = store.find(question, ASKED_COLUMNS)
             ids = [str(row["conversation_id"]) for row in rows]
-            said: dict[str, tuple[int, str]] = {}
-            if asked.text or asked.said:
-                for each in ids:
-                    stored = store.call(each)
-                    found = None if stored is None else _said_in(stored.words, asked.text.split())
-                    said |= {} if found is None else {each: found}
-            people = {
-                name: sorted({each.label for each in of if each.label})
-                for name, of in store.annotations_of(ids).items()
-            }
+            said = _said_of(store, ids, asked.text) if asked.text or asked.said else {}
+            people = _people(store, ids)
             of_label = self._label_counts(store, question, labels)
         facets = {name: _counts_of(counts, asked, name) for name in FACETS}
         chosen = asked.outcome.split(",") if asked.outcome else OUTCOMES[:-1]
         outcomes = dict(facets["outcome"])
         total = sum(calls for name, calls in outcomes.items() if name in chosen)
         return PastFound(
-            rows, total, outcomes.get("running", 0), facets | {"label": of_label}, said, people
+            rows,
+            total,
+            outcomes.get("running", 0),
+            facets | {"label": of_label},
+            said,
+            people,
+            _in_common(counts, asked),
         )
 
     def _questions(self, asked: PastQuery) -> tuple[CallSearch, CallSearch]:
@@ -163,19 +219,39 @@ class StoredCalls:
         there = {name for (name,) in store.values(asked, ["conversation_id"])}
         return Counter(label for label, name in labels if name in there).most_common()
 
-    def table(self, asked: PastQuery) -> bytes:
+    def table(self, asked: PastQuery, site: Site, redact: Callable[[str], str] | None) -> bytes:
         """The calls of all pages as CSV, `MAX_ROWS` at most.
+
+        Args:
+            asked: Which.
+            site: Has the address of a call's page, unless the settings do.
+            redact: Redacts what was said; None where that is hidden.
 
         Raises:
             OperatorError: As `find`.
         """
+        if self._console_url is not None:
+            site = site._replace(root=f"{self._console_url.rstrip('/')}/")
         _, question = self._questions(asked)
         with opened(self._settings, MAX_SECONDS) as store:
             question = _labelled(
                 question._replace(most=MAX_ROWS, skip=0), asked.label, store.labels()
             )
-            rows = store.find(question, _TABLE_COLUMNS)
-        return csv_text([_TABLE_COLUMNS, *(list(row.values()) for row in rows)]).encode()
+            rows = store.find(question, (*ASKED_COLUMNS, "ended_ms", "known_ms"))
+            ids = [str(row["conversation_id"]) for row in rows]
+            people = _people(store, ids)
+            said = {} if redact is None else _said_of(store, ids[:MOST_LAST_WORDS])
+        lines = (
+            PastLine(
+                row,
+                site.call_href(name),
+                " ".join(people.get(name, ())),
+                redact(said[name][1]) if redact is not None and name in said else None,
+            )
+            for name, row in zip(ids, rows, strict=True)
+        )
+        heads = [column.name for column in PAST_CALL_COLUMNS]
+        return csv_text([heads, *(row_of(PAST_CALL_COLUMNS, line) for line in lines)]).encode()
 
     def versions(self, asked: LotsQuery) -> Versions:
         """Two lots of calls compared: those that are asked for, otherwise the newest versions of
@@ -185,11 +261,12 @@ class StoredCalls:
             OperatorError: As `find`.
         """
         now_ms = wall_clock_ms()
-        since_ms = moment_of(USUAL_SINCE, now_ms)
+        since_ms = moment_of(asked.since or USUAL_SINCE, now_ms)
+        until_ms = moment_of(asked.until, now_ms) if asked.until else now_ms + 1
         labels = ("agent", "version", "tenant", "environment")
         with opened(self._settings, MAX_SECONDS) as store:
-            pairs = list(newest_pairs(versions_in(store, since_ms, now_ms + 1)))[:MOST_PAIRS]
-            question = CallSearch(since_ms, now_ms + 1, most=None, counts=True)
+            versions = versions_in(store, since_ms, until_ms)
+            question = CallSearch(since_ms, until_ms, most=None, counts=True)
             seen = [
                 row[:-1] for row in store.values(question, [f"labels.{name}" for name in labels])
             ]
@@ -199,10 +276,13 @@ class StoredCalls:
                 ]
                 for place, name in enumerate(labels)
             }
-            lots = asked.lots() or next(iter(pairs), None)
-            return Versions(
-                None if lots is None else lots_compared(store, lots, now_ms), names, pairs
-            )
+            pair = next(newest_pairs(versions), None)
+            lots = asked.lots() or pair
+            compared = None
+            if lots is not None:
+                a, b = map(asked.within, lots)
+                compared = lots_compared(store, (a, b), now_ms)
+            return Versions(compared, names, versions, pair)
 
     def usual(self, call: CallRow) -> Usual:
         """What calls of its agent were like on the day before the end of a call."""
@@ -252,20 +332,54 @@ def _day_ms(text: str) -> int:
         ) from None
 
 
-def _counts_of(
-    counts: Iterable[Sequence[Flat]], asked: PastQuery, facet: str
-) -> list[tuple[str, int]]:
+_Counts = Sequence[tuple[Mapping[str, Sequence[str]], int]]
+"""Calls that have the same values of all facets: the values by facet, and how many calls."""
+
+
+def _counted(store: HistoryStore, question: CallSearch) -> _Counts:
+    columns = {name: column for name, (_, column) in FACETS.items() if column}
+    return [
+        (dict(zip(columns, map(_facet_values, columns, values), strict=True)), int(str(calls)))
+        for *values, calls in store.values(question._replace(counts=True), list(columns.values()))
+    ]
+
+
+def _counts_of(counts: _Counts, asked: PastQuery, facet: str) -> list[tuple[str, int]]:
     """The values of one facet with the number of calls, as all other facets choose them; days
-    newest first.
+    newest first. What is chosen is there even where no call has it.
     """
-    columns = [name for name, (_, column) in FACETS.items() if column]
     found: Counter[str] = Counter()
-    for *values, calls in counts:
-        of = dict(zip(columns, map(_facet_values, columns, values), strict=True))
-        if facet in of and all(_is_in(of[name], asked, name) for name in columns if name != facet):
+    for of, calls in counts:
+        if facet in of and all(_is_in(of[name], asked, name) for name in of if name != facet):
             for value in of[facet]:
-                found[value] += calls if isinstance(calls, int) else 0
+                found[value] += calls
+    found.update({value: 0 for value in getattr(asked, facet).split(",") if value})
     return sorted(found.items(), reverse=True) if facet == "day" else found.most_common()
+
+
+def _in_common(counts: _Counts, asked: PastQuery) -> list[InCommon]:
+    """What calls with the outcome or trouble that is chosen have more often than the others."""
+    if not (asked.outcome or asked.trouble):
+        return []
+    of_both: tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]] = Counter(), Counter()
+    totals = [0, 0]
+    for of, calls in counts:
+        if "running" not in of["outcome"] and all(_is_in(of[name], asked, name) for name in _WHOSE):
+            is_other = not all(_is_in(of[name], asked, name) for name in ("outcome", "trouble"))
+            totals[is_other] += calls
+            for name in _WHOSE:
+                of_both[is_other].update({(name, value): calls for value in of[name] if value})
+    if min(totals) < LEAST_COMPARED:
+        return []
+    here, others = totals
+    found = [
+        InCommon(*key, number / here, of_both[1][key] / others)
+        for key, number in of_both[0].items()
+        if not getattr(asked, key[0])
+    ]
+    found = [each for each in found if each.share - each.others >= LEAST_APART]
+    found.sort(key=lambda each: each.others - each.share)
+    return found[:MOST_IN_COMMON]
 
 
 def _facet_values(name: str, value: Flat) -> Sequence[str]:
@@ -281,6 +395,24 @@ def _is_in(values: Sequence[str], asked: PastQuery, name: str) -> bool:
     if name == "outcome":
         return values[0] in (chosen.split(",") if chosen else OUTCOMES[:-1])
     return not chosen or chosen in values
+
+
+def _people(store: HistoryStore, ids: Sequence[str]) -> dict[str, list[str]]:
+    return {
+        name: sorted({each.label for each in of if each.label})
+        for name, of in store.annotations_of(ids).items()
+    }
+
+
+def _said_of(
+    store: HistoryStore, ids: Iterable[str], sought: str = ""
+) -> dict[str, tuple[int, str]]:
+    found = {
+        name: _said_in(stored.words, sought.split())
+        for name in ids
+        if (stored := store.call(name)) is not None
+    }
+    return {name: said for name, said in found.items() if said is not None}
 
 
 def _said_in(words: Sequence[WordsRow], sought: Sequence[str]) -> tuple[int, str] | None:
