@@ -39,6 +39,7 @@ from consumers.store.changes import (
     Lot,
     Told,
     VersionCalls,
+    measure_of,
     shown,
     told,
 )
@@ -638,7 +639,8 @@ def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str)
         swapped=asked.between(lots[1], lots[0]),
         rows=[
             _change(measure, change, [past_href(asked.within(lot), measure) for lot in lots])
-            for measure, change in found.changes
+            for change in found.changes
+            for measure in [measure_of(change.measure)]
         ]
         if found
         else [],

@@ -17,7 +17,9 @@ MEASURES: Final[Mapping[str, Column]] = {
     for column in CALL_COLUMNS
     if column.kind != "text"
     and column.name not in _NO_MEASURES
-    and not column.name.endswith(("_turn", ".turn", "known_ms", "last_ms", "ed_ms", "an_ms"))
+    and not column.name.endswith(
+        ("_turn", ".turn", "known_ms", "last_ms", "since_ms", "starts_ms", "ed_ms", "an_ms")
+    )
 }
 """Numbers of a call of which a mean says something: no places, no moments, no numbers of turns."""
 SEED: Final = 1
@@ -274,6 +276,8 @@ class Lot(NamedTuple):
 
         >>> Lot("desk", "2").name_beside(Lot("desk", "1")), Lot().name_beside(Lot(since="7d"))
         ('version 2', 'all calls')
+        >>> Lot("desk", since="7d").name_beside(Lot("desk", until="7d"))
+        'the lot since 7d'
         """
         mine = {name: value for name, value in self._asdict().items() if value}
         own = {name: value for name, value in mine.items() if getattr(other, name) != value} or mine
@@ -281,7 +285,16 @@ class Lot(NamedTuple):
             value if name in {"agent", "tenant"} else f"{name} {value}"
             for name, value in own.items()
         ]
-        return ", ".join(said) or "all calls"
+        of_time = "the lot " * bool(own and not own.keys() - {"since", "until"})
+        return of_time + ", ".join(said) or "all calls"
+
+
+_BY_NAME: Final = {measure.name: measure for measure in COMPARED} | {"progress": PROGRESS}
+
+
+def measure_of(name: str) -> ComparedMeasure:
+    """The measure of a column; one that people do not compare versions by is called as it is."""
+    return _BY_NAME.get(name) or ComparedMeasure(name, name, better=0)
 
 
 class VersionCalls(NamedTuple):
@@ -329,13 +342,13 @@ class Comparison(NamedTuple):
     Attributes:
         lots: Which.
         calls: How many calls each has.
-        changes: The measures of `COMPARED` that at least one lot has.
+        changes: The measures that at least one lot has.
         subgoals: The subgoals, those with the surest change first.
     """
 
     lots: tuple[Lot, Lot]
     calls: tuple[int, int]
-    changes: Sequence[tuple[ComparedMeasure, Change]]
+    changes: Sequence[Change]
     subgoals: Sequence[SubgoalChange]
 
     @property
@@ -351,7 +364,7 @@ class Comparison(NamedTuple):
                 f"There is no call of {self.names[bool(self.calls[0])]} that is over: nothing can "
                 "be compared."
             )
-        known = {measure.name: change for measure, change in self.changes}
+        known = {change.measure: change for change in self.changes}
         said = [
             _clause(measure, known[measure.name], words)
             for measure, words in (

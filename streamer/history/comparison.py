@@ -8,9 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from itertools import groupby
-from typing import Any, Final, NamedTuple
-
-import typer
+from typing import Final, NamedTuple
 
 from consumers.history.search import CallSearch, Condition, HistoryStore
 from consumers.runtime.process import SetupError, wall_clock_ms
@@ -29,15 +27,18 @@ from consumers.store.changes import (
     SubgoalChange,
     VersionCalls,
     change_of,
-    changes_json,
     draws_of_one,
     remark_on_chance,
 )
 from schemas.columns import Flat
 from schemas.units import DAY_MS
-from streamer.changes import changes_table, comparison_document, comparison_table, flipped_lines
+from streamer.changes import (
+    changes_table,
+    comparison_document,
+    flipped_lines,
+)
 from streamer.terminal import output_console, print_document, print_line, say
-from streamer.time_bounds import moment_given, moment_ms
+from streamer.time_bounds import moment_given, moment_ms, shown_moment
 
 GROUPS: Final = (
     *(
@@ -54,6 +55,8 @@ MOST_GROUPS: Final = 200
 """Most groups of one comparison."""
 _RANGE: Final = ".."
 
+_ALL: Final = tuple(dict.fromkeys([*(measure.name for measure in COMPARED), *MEASURES]))
+
 Group = tuple[str, ...]
 
 
@@ -67,6 +70,12 @@ class ComparedPeriod(NamedTuple):
         """Whether a moment lies within."""
         return self.since_ms <= time_ms < self.until_ms
 
+    @property
+    def lot(self) -> Lot:
+        """All calls of it."""
+        since, until = map(shown_moment, self)
+        return Lot(since=since.removesuffix(" 00:00:00"), until=until.removesuffix(" 00:00:00"))
+
     @classmethod
     def parse(cls, text: str) -> "ComparedPeriod":
         """Reads a day in UTC, as `2026-11-20`, or a range, as `2026-11-13..2026-11-20`, whose last
@@ -75,39 +84,30 @@ class ComparedPeriod(NamedTuple):
         The ends of a range may be moments, too: `7d..2026-11-20T12:00`.
 
         Raises:
-            BadParameter: It is neither, or ends before it begins.
+            SetupError: It is neither, or ends before it begins.
         """
         first, dots, last = text.partition(_RANGE)
         try:
             end_ms = moment_given(
                 (date.fromisoformat(last if dots else first) + timedelta(days=1)).isoformat()
             )
-        except (ValueError, OverflowError):
+        except (ValueError, OverflowError, SetupError):
             if not dots:
-                raise typer.BadParameter(
+                raise SetupError(
                     f"{text!r} is no day: give a day in UTC, for example 2026-11-20, or a range, "
-                    "2026-11-13..2026-11-20."
+                    "2026-11-13..2026-11-20. Nothing was compared."
                 ) from None
             end_ms = moment_given(last)
         period = cls(moment_given(first), end_ms)
         if period.since_ms >= period.until_ms:
-            raise typer.BadParameter(f"{text!r} ends before it begins.")
+            raise SetupError(f"{text!r} ends before it begins. Nothing was compared.")
         return period
-
-
-class Compared(NamedTuple):
-    """The calls of one group, with as many of them as each period has."""
-
-    group: Group
-    calls_before: int
-    calls_after: int
-    changes: Sequence[Change]
 
 
 class _Lot:
     """The known values of some calls, by the names of their columns."""
 
-    def __init__(self, names: Iterable[str] = MEASURES) -> None:
+    def __init__(self, names: Iterable[str]) -> None:
         self.calls = 0
         self.values = {name: array("d") for name in names}
 
@@ -141,8 +141,8 @@ def compared(
     after: ComparedPeriod,
     by: Group = (),
     conditions: Sequence[Condition] = (),
-) -> list[Compared]:
-    """Compares the closed calls of two periods.
+) -> list[tuple[Group, Comparison]]:
+    """Compares the closed calls of two periods by every measure.
 
     Args:
         store: History.
@@ -152,7 +152,7 @@ def compared(
         conditions: Only calls that meet them.
 
     Returns:
-        The groups, those with most calls first.
+        The groups with their comparison, without subgoals; those with most calls first.
 
     Raises:
         SetupError: There are too many groups.
@@ -165,7 +165,7 @@ def compared(
             [Condition("state", "=", "closed"), *conditions],
             most=None,
         )
-        for row in store.values(question, [*by, *MEASURES]):
+        for row in store.values(question, [*by, *_ALL]):
             group = tuple("" if value is None else str(value) for value in row[: len(by)])
             if group not in lots:
                 if len(lots) == MOST_GROUPS:
@@ -174,33 +174,23 @@ def compared(
                         "was compared. Compare by fewer "
                         "columns, or only the calls of one agent."
                     )
-                lots[group] = (_Lot(), _Lot())
+                lots[group] = (_Lot(_ALL), _Lot(_ALL))
             lots[group][place].add(row[len(by) :])
-    draws = draws_of_one(len(MEASURES) * len(lots))
+    draws = draws_of_one(len(_ALL) * len(lots))
+    both = before.lot, after.lot
     found = [
-        Compared(
-            group, was.calls, now.calls, [_change(measure, was, now, draws) for measure in MEASURES]
-        )
+        (group, Comparison(both, (was.calls, now.calls), [*_changes(was, now, draws, draws)], []))
         for group, (was, now) in lots.items()
     ]
-    return sorted(found, key=lambda each: (-each.calls_before - each.calls_after, each.group))
+    return sorted(found, key=lambda each: (-sum(each[1].calls), each[0]))
 
 
-def _change(measure: str, was: _Lot, now: _Lot, draws: int) -> Change:
-    return change_of(measure, was.values[measure], now.values[measure], most_draws=draws)
-
-
-def comparison_json(groups: Sequence[Compared], by: Group) -> list[dict[str, Any]]:
-    """The comparison as plain values."""
-    return [
-        {
-            "group": dict(zip(by, each.group, strict=True)),
-            "calls_before": each.calls_before,
-            "calls_after": each.calls_after,
-            "measures": changes_json(each.changes),
-        }
-        for each in groups
-    ]
+def _changes(was: _Lot, now: _Lot, draws: int, of_shares: int) -> Iterator[Change]:
+    """The changes of what at least one lot has; `of_shares` are the draws for shares of goals."""
+    for name, before in was.values.items():
+        if before or now.values[name]:
+            most_draws = of_shares if name in {SUCCESS.name, PROGRESS.name} else draws
+            yield change_of(name, before, now.values[name], most_draws=most_draws)
 
 
 # Two lots of calls, as of two versions of an agent.
@@ -238,16 +228,12 @@ def calls_of(lot: Lot, now_ms: int) -> CallSearch:
     Raises:
         SetupError: A moment of it is none.
     """
-    try:
-        since_ms, until_ms = (
-            moment_ms(lot.since or USUAL_SINCE, now_ms),
-            moment_ms(lot.until or "0s", now_ms) + 1,
-        )
-    except (ValueError, OverflowError) as error:
-        raise SetupError(f"{error}. Nothing was compared.") from error
     conditions = [Condition(f"labels.{name}", "=", value) for name, value in lot.labels.items()]
     return CallSearch(
-        since_ms, until_ms, [Condition("state", "=", "closed"), *conditions], most=None
+        moment_ms(lot.since or USUAL_SINCE, now_ms),
+        moment_ms(lot.until, now_ms) if lot.until else now_ms + 1,
+        [Condition("state", "=", "closed"), *conditions],
+        most=None,
     )
 
 
@@ -282,13 +268,7 @@ def lots_compared(
                     if result != "?":
                         reached[-1][str(goal_set), name].append((str(call), float(result)))
     a, b = found
-    draws = dict.fromkeys([SUCCESS.name, PROGRESS.name], SHARE_DRAWS)
-    usual_draws = draws_of_one(len(MEASURES))
-    changes = [
-        (measure, _change(measure.name, a, b, draws.get(measure.name, usual_draws)))
-        for measure in COMPARED
-        if a.values[measure.name] or b.values[measure.name]
-    ]
+    changes = list(_changes(a, b, draws_of_one(len(MEASURES)), SHARE_DRAWS))
     return Comparison(lots, (a.calls, b.calls), changes, _subgoal_changes(*reached))
 
 
@@ -379,17 +359,9 @@ def print_lots(
             "Compare two lots with --a and --b, or two days with --before and --after."
         )
     found = [lots_compared(store, pair, now_ms, conditions) for pair in pairs]
-    if as_json:
-        print_document([comparison_document(each) for each in found])
-        return
-    for each in found:
-        print_line(f"{each.lots[1].agent}: {each.verdict()}" if not lots else each.verdict())
-        print_line(f"A: {each.names[0]}. B: {each.names[1]}.")
-        output_console().print(comparison_table(each))
-        for line in flipped_lines(each.subgoals):
-            print_line(line)
-        print_line()
-    _tell_of_chance(change for each in found for _, change in each.changes)
+    _print(
+        [({} if lots else {"agent": each.lots[1].agent}, each) for each in found], as_json=as_json
+    )
 
 
 def print_periods(
@@ -403,26 +375,27 @@ def print_periods(
 ) -> None:
     """Prints the comparison of two periods, group by group."""
     groups = compared(store, before, after, by, conditions)
-    if as_json:
-        print_document(comparison_json(groups, by))
-        return
-    if not groups:
+    if not groups and not as_json:
         say(f"No call in {store.place} is over and in one of the periods.")
-    for each in groups:
-        if by:
-            print_line(
-                ", ".join(
-                    f"{name} {value or 'unknown'}"
-                    for name, value in zip(by, each.group, strict=True)
-                )
-            )
-        output_console().print(
-            changes_table(each.changes, (each.calls_before, each.calls_after), ("before", "after"))
+    _print([(dict(zip(by, group, strict=True)), each) for group, each in groups], as_json=as_json)
+
+
+def _print(found: Sequence[tuple[Mapping[str, str], Comparison]], *, as_json: bool) -> None:
+    """Prints comparisons, each of calls that have some values in common."""
+    if as_json:
+        print_document([comparison_document(each, group) for group, each in found])
+        return
+    for group, each in found:
+        common = ", ".join(
+            f"{name.removeprefix('labels.')} {value or 'unknown'}" for name, value in group.items()
         )
+        print_line(f"{common}: {each.verdict()}" if common else each.verdict())
+        print_line(f"A: {each.names[0]}. B: {each.names[1]}.")
+        output_console().print(changes_table(each.changes, each.calls, subgoals=each.subgoals))
+        for line in flipped_lines(each.subgoals):
+            print_line(line)
         print_line()
-    _tell_of_chance(change for each in groups for change in each.changes)
-
-
-def _tell_of_chance(changes: Iterable[Change]) -> None:
-    if (remark := remark_on_chance(changes)) is not None:
+    if (
+        remark := remark_on_chance(change for _, each in found for change in each.changes)
+    ) is not None:
         say(remark)

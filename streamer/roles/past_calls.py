@@ -116,18 +116,6 @@ PAST_CALL_COLUMNS: Sequence[Computed[PastLine]] = (
 """The columns of the CSV of past calls: those that the page has, and what its rows say beside."""
 
 
-def moment_of(text: str, now_ms: int) -> int:
-    """A moment that a page asks for.
-
-    Raises:
-        SetupError: It is none.
-    """
-    try:
-        return moment_ms(text[:MAX_TEXT_CHARS], now_ms)
-    except (ValueError, OverflowError) as error:
-        raise SetupError(f"{error}. Nothing was searched.") from error
-
-
 class StoredCalls:
     """Past calls where the settings say, opened anew for each question: what writes them may run
     elsewhere or not at all.
@@ -174,9 +162,9 @@ class StoredCalls:
         choose.
         """
         now_ms = wall_clock_ms()
-        until_ms = moment_of(asked.until, now_ms) if asked.until else now_ms + 1
+        until_ms = moment_ms(asked.until, now_ms) if asked.until else now_ms + 1
         where = [Condition.parse(asked.where)] if asked.where else []
-        since_ms = moment_of(asked.since or USUAL_HOURS, now_ms)
+        since_ms = moment_ms(asked.since or USUAL_HOURS, now_ms)
         if asked.day and not asked.since:  # all of the day, and not what is left of it
             since_ms = min(since_ms, _day_ms(asked.day))
         every = CallSearch(
@@ -261,8 +249,8 @@ class StoredCalls:
             OperatorError: As `find`.
         """
         now_ms = wall_clock_ms()
-        since_ms = moment_of(asked.since or USUAL_SINCE, now_ms)
-        until_ms = moment_of(asked.until, now_ms) if asked.until else now_ms + 1
+        since_ms = moment_ms(asked.since or USUAL_SINCE, now_ms)
+        until_ms = moment_ms(asked.until, now_ms) if asked.until else now_ms + 1
         labels = ("agent", "version", "tenant", "environment")
         with opened(self._settings, MAX_SECONDS) as store:
             versions = versions_in(store, since_ms, until_ms)

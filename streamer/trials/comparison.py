@@ -66,7 +66,7 @@ from streamer.trials.calls import (
     words_by_turn,
 )
 from streamer.trials.causes import Causes, causes_json, causes_lines
-from streamer.trials.versus import SHARES, Versus, versus_json, versus_lines
+from streamer.trials.versus import Versus, versus_json, versus_lines
 
 # Compares repeated calls of one goal set: success, progress, pass@k, pass^k, agreement of the
 # judge, and errors. Pure.
@@ -825,9 +825,9 @@ def print_versus(gathered: Trials, names: tuple[str, str], *, as_json: bool) -> 
         print_document({**versus_json(versus, names), "left_out": dict(gathered.left_out)})
     else:
         changes = versus.changes()
-        output_console().print(
-            changes_table(changes, (len(versus.a), len(versus.b)), ("A", "B"), SHARES)
-        )
+        # progress is among the measures of a call once more
+        shown_once = [each for each in changes if each.measure != "progress"]
+        output_console().print(changes_table(shown_once, (len(versus.a), len(versus.b))))
         for line in versus_lines(versus, names):
             print_line(line)
         if (remark := remark_on_chance(changes)) is not None:

@@ -30,7 +30,6 @@ from consumers.console.past import (
 )
 from consumers.store.changes import (
     COMPARED,
-    WAIT,
     Comparison,
     Lot,
     SubgoalChange,
@@ -222,7 +221,7 @@ def test_no_text_becomes_markup(text: str) -> None:
         found = Comparison(
             (Lot(name), Lot(name, "2")),
             (2, 2),
-            [(WAIT, change)],
+            [change._replace(measure="p50_ms")],
             [SubgoalChange(name, name, change, [name], 1)],
         )
         return Shape(

@@ -106,7 +106,7 @@ def found(folder: Path) -> Iterator[Comparison]:
 
 
 def change(found: Comparison, name: str) -> Change:
-    return next(change for measure, change in found.changes if measure.name == name)
+    return next(change for change in found.changes if change.measure == name)
 
 
 def call_rows(calls: Sequence[Sequence[Row]]) -> list[CallRow]:
@@ -151,7 +151,7 @@ def test_the_figures_are_those_of_trials(found: Comparison) -> None:
         each.measure: each
         for each in Versus(*([trial for trial in lot if trial] for lot in lots)).changes()
     }
-    shared = [name for measure, _ in found.changes if (name := measure.name) in trials]
+    shared = [name for each in found.changes if (name := each.measure) in trials]
     assert {"success", "p50_ms", "p95_ms", "unanswered", "goals.progress.result", "turns"} <= set(
         shared
     )
@@ -174,7 +174,7 @@ def test_the_page_the_command_and_json_say_the_same(
         run("--by", "version").out,
         run("--a", "agent=desk, version=1", "--b", "agent=desk,version=2").out,
     )
-    assert by_version.removeprefix("desk: ") == two_lots
+    assert by_version.removeprefix("agent desk: ") == two_lots
     assert two_lots.startswith(found.verdict())
     (document,) = json.loads(run("--by", "version", "--json").out)
     assert document["verdict"] == found.verdict()
@@ -222,7 +222,7 @@ def test_a_sentence_says_whether_the_new_version_is_better(found: Comparison) ->
     assert "goals worse by" in found.verdict()
     turned = found._replace(
         lots=LOTS[::-1],
-        changes=[(WAIT, wait._replace(low=-470.0, high=-360.0, before=1_310, after=900))],
+        changes=[wait._replace(low=-470.0, high=-360.0, before=1_310, after=900)],
     )
     assert turned.verdict() == "Version 1 is faster by 0.41 s [0.36, 0.47]."
     assert (
