@@ -263,7 +263,7 @@ class Answers:
         yield f"B: {b.conversation_id}"
         found = beside(a, b)
         yield found.sentence
-        for name, each in (*found.measures, *found.goals):
+        for name, each in (*found.measures, *found.goals.items()):
             in_a, in_b = each.values
             apart = f"B less A {each.apart}, " if each.apart else ""
             line = f"{name}: A {in_a}, B {in_b}, {apart}so B is {each.judged}"

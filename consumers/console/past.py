@@ -26,19 +26,21 @@ from consumers.console.page.sections import LETTERS, timeline, words_by_turn
 from consumers.console.page.view import facts_of, subgoals_of, verdict
 from consumers.console.pages import Site, page
 from consumers.store.changes import (
-    COMPARED,
+    CALL_MEASURES,
     COST,
     LISTED,
     MEASURES,
-    PROGRESS,
     SUBGOAL,
     USUAL_SINCE,
+    Beside,
     Change,
     ComparedMeasure,
     Comparison,
     Lot,
     Told,
     VersionCalls,
+    alone,
+    calls_beside,
     measure_of,
     shown,
     told,
@@ -121,22 +123,6 @@ PRESETS: Final[Mapping[str, Mapping[str, str]]] = {
 _OUTCOMES: Final = {"hung_up": "hung up in silence", "failed": "failed: agent error"}
 
 
-class InCommon(NamedTuple):
-    """What calls with a chosen outcome or trouble have more often than the others.
-
-    Attributes:
-        facet: The field of the question.
-        value: Its value.
-        share: The share of these calls that have it.
-        others: The same of the other calls.
-    """
-
-    facet: str
-    value: str
-    share: float
-    others: float
-
-
 class PastFound(NamedTuple):
     """Past calls that were found.
 
@@ -149,7 +135,9 @@ class PastFound(NamedTuple):
         said: By call, a turn and what was said in it: where the words were found, or the last words
             of the caller.
         labels: By call, the labels of people.
-        in_common: What is more often in them than in the others, the greatest difference first.
+        in_common: What calls with a chosen outcome or trouble have more often than the others, the
+            greatest difference first: field of the question, value, their share and that of the
+            others.
     """
 
     rows: Sequence[Mapping[str, Any]] = ()
@@ -158,7 +146,7 @@ class PastFound(NamedTuple):
     facets: Mapping[str, Sequence[tuple[str, int]]] = {}
     said: Mapping[str, tuple[int, str]] = {}
     labels: Mapping[str, Sequence[str]] = {}
-    in_common: Sequence[InCommon] = ()
+    in_common: Sequence[tuple[str, str, float, float]] = ()
 
 
 def _time(value: Any) -> str:
@@ -398,15 +386,6 @@ def marked(text: str, words: str) -> list[tuple[bool, str]]:
 # Two calls side by side.
 
 
-_LONGEST: Final = ComparedMeasure("longest_wait_ms", "Longest wait", "ms", -1, 200)
-CALL_MEASURES: Final = tuple(
-    _LONGEST if each.name == "p95_ms" else each  # of some ten waits both are mostly the same
-    for each in COMPARED
-    if each.name in {*MEASURES, "length_ms"}
-)
-"""Measures by which two calls are compared."""
-
-
 class Usual(NamedTuple):
     """Medians of an agent's calls.
 
@@ -421,20 +400,6 @@ class Usual(NamedTuple):
     medians: Mapping[str, float]
 
 
-class Beside(NamedTuple):
-    """Two calls compared, A and B, of which A is the base.
-
-    Attributes:
-        sentence: What is better in B, what is worse, and by how much.
-        measures: The measures that at least one has, each with its title.
-        goals: The same of subgoals, with their names, and whether each was reached in words.
-    """
-
-    sentence: str
-    measures: Sequence[tuple[str, Told]]
-    goals: Sequence[tuple[str, Told]]
-
-
 def measured(call: ReportedCall) -> dict[str, float]:
     """The measures of a call that are known."""
     known = {
@@ -446,44 +411,11 @@ def measured(call: ReportedCall) -> dict[str, float]:
     return {name: value for name, value in known.items() if isinstance(value, int | float)}
 
 
-_CLAUSES: Final = {
-    "p50_ms": ("answers {} sooner", "answers {} later"),
-    "longest_wait_ms": ("longest wait {} shorter", "longest wait {} longer"),
-    "speech.first_word_ms": ("first word {} sooner", "first word {} later"),
-    "unanswered": ("{} fewer turns unanswered", "{} more turns unanswered"),
-    "dead_airs": ("dead air {} times less", "dead air {} times more"),
-    "failed_tool_calls": ("{} fewer failed tools", "{} more failed tools"),
-    "stt_wer.result": ("word errors {} lower", "word errors {} higher"),
-}
-"""How it is said that a call is better, or worse, by so much; of other measures their title."""
-
-
 def beside(a: ReportedCall | Usual, b: ReportedCall) -> Beside:
     """Compares a call with another one, or with what is usual."""
-    base, of_b = a.medians if isinstance(a, Usual) else measured(a), measured(b)
-    goals = [] if isinstance(a, Usual) else list(_goals_beside(a, b))
-    said: dict[str, list[str]] = {"better": [], "worse": []}
-    for judged, verb in (("better", "reaches"), ("worse", "misses")):
-        if names := [name for name, each in goals if each.judged == judged]:
-            said[judged].append(f"{verb} {counted(len(names), 'goal')} more ({names[0]})")
-    measures = []
-    for measure in CALL_MEASURES:
-        if measure.name in {*base, *of_b}:
-            change = _alone(measure, base.get(measure.name), of_b.get(measure.name))
-            each = told(measure, change)
-            measures.append((measure.title, each))
-            if each.judged in said and (measure is not PROGRESS or not goals):
-                words = _CLAUSES.get(measure.name, (f"{measure.title.lower()} by {{}}",) * 2)
-                size = shown(measure, abs(change.change or 0), is_apart=True)
-                said[each.judged].append(words[each.judged == "worse"].format(size))
-    parts = (f"{name.title()} in B: {', '.join(of)}." for name, of in said.items() if of)
-    return Beside(" ".join(parts) or "B is neither better nor worse.", measures, goals)
-
-
-def _alone(measure: ComparedMeasure, before: float | None, after: float | None) -> Change:
-    """The change from one call to another: no chance is in it, it is what it is."""
-    apart = None if before is None or after is None else after - before
-    return Change(measure.name, before, after, 1, 1, apart, apart)
+    if isinstance(a, Usual):
+        return calls_beside(a.medians, measured(b), {})
+    return calls_beside(measured(a), measured(b), dict(_goals_beside(a, b)))
 
 
 _REACHED: Final = {"Reached": 1, "Reached in ": 1, "Not reached": 0}
@@ -496,7 +428,7 @@ def _goals_beside(a: ReportedCall, b: ReportedCall) -> Iterator[tuple[str, Told]
     )
     for name in dict.fromkeys([*of_a, *of_b]):
         states = [of.get(name, (UNKNOWN, None)) for of in (of_a, of_b)]
-        change = _alone(SUBGOAL, *(_REACHED.get(state) for state, _ in states))
+        change = alone(SUBGOAL, *(_REACHED.get(state) for state, _ in states))
         in_a, in_b = (state if turn is None else f"{state}turn {turn}" for state, turn in states)
         yield name, told(SUBGOAL, change)._replace(values=(in_a, in_b), apart="")
 
@@ -563,9 +495,13 @@ class LotsQuery(_Asked):
         )
         return (a, b) if any((*a, *b)) else None
 
-    def within(self, lot: Lot) -> Lot:
-        """A lot within the period, unless it has one of its own."""
-        return lot._replace(since=lot.since or self.since, until=lot.until or self.until)
+    def within(self, lots: tuple[Lot, Lot]) -> tuple[Lot, Lot]:
+        """Two lots within the period, unless they have one of their own."""
+        a, b = (
+            lot._replace(since=lot.since or self.since, until=lot.until or self.until)
+            for lot in lots
+        )
+        return a, b
 
     def between(self, a: Lot, b: Lot) -> str:
         """Two other lots of the same period, as the address of their comparison."""
@@ -635,10 +571,10 @@ def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str)
         found=found,
         verdict=found.verdict() if found else "",
         agent=lots[0].agent if lots[0].agent == lots[1].agent else "",
-        calls=[past_href(asked.within(lot)) for lot in lots],
+        calls=[past_href(lot) for lot in asked.within(lots)],
         swapped=asked.between(lots[1], lots[0]),
         rows=[
-            _change(measure, change, [past_href(asked.within(lot), measure) for lot in lots])
+            _change(measure, change, [past_href(lot, measure) for lot in asked.within(lots)])
             for change in found.changes
             for measure in [measure_of(change.measure)]
         ]
@@ -673,7 +609,7 @@ def _version(
         "href": asked.between(Lot(seen.agent, older.version), lot) if older and is_next else "",
         "sides": sides if seen.version else (),
         "calls": seen.calls,
-        "calls_href": past_href(asked.within(lot)),
+        "calls_href": past_href(asked.within((lot, lot))[0]),
         "seen": [_began(each) for each in (seen.first_ms, seen.last_ms)],
         "cells": [shown(measure, seen.means.get(measure.name)) for measure in LISTED],
     }

@@ -535,3 +535,69 @@ def ends(measure: ComparedMeasure, change: Change, *, is_size: bool = False) -> 
         (-change.high, -change.low) if is_size and change.high < 0 else (change.low, change.high)
     )
     return "[{}, {}]".format(*("\u2212" * (end < 0) + _digits(measure, end) for end in (low, high)))
+
+
+# Two calls.
+
+_LONGEST: Final = ComparedMeasure("longest_wait_ms", "Longest wait", "ms", -1, 200)
+CALL_MEASURES: Final = tuple(
+    _LONGEST if each.name == "p95_ms" else each  # of some ten waits both are mostly the same
+    for each in COMPARED
+    if each.name in {*MEASURES, "length_ms"}
+)
+"""Measures by which two calls are compared."""
+
+
+class Beside(NamedTuple):
+    """Two calls compared, A and B, of which A is the base.
+
+    Attributes:
+        sentence: What is better in B, what is worse, and by how much.
+        measures: The measures that at least one has, each with its title.
+        goals: By name of a subgoal the same, and whether it was reached in words.
+    """
+
+    sentence: str
+    measures: Sequence[tuple[str, Told]]
+    goals: Mapping[str, Told]
+
+
+_CLAUSES: Final = {
+    "p50_ms": ("answers {} sooner", "answers {} later"),
+    "longest_wait_ms": ("longest wait {} shorter", "longest wait {} longer"),
+    "speech.first_word_ms": ("first word {} sooner", "first word {} later"),
+    "unanswered": ("{} fewer turns unanswered", "{} more turns unanswered"),
+    "dead_airs": ("dead air {} times less", "dead air {} times more"),
+    "failed_tool_calls": ("{} fewer failed tools", "{} more failed tools"),
+    "stt_wer.result": ("word errors {} lower", "word errors {} higher"),
+}
+"""How it is said that a call is better, or worse, by so much; of other measures their title."""
+
+
+def calls_beside(
+    a: Mapping[str, float], b: Mapping[str, float], goals: Mapping[str, Told]
+) -> Beside:
+    """Compares two calls by their known measures, and by subgoals that are compared already."""
+    said: dict[str, list[str]] = {"better": [], "worse": []}
+    for judged, verb in (("better", "reaches"), ("worse", "misses")):
+        if names := [name for name, each in goals.items() if each.judged == judged]:
+            goals_more = "1 goal" if len(names) == 1 else f"{len(names)} goals"
+            said[judged].append(f"{verb} {goals_more} more ({names[0]})")
+    measures = []
+    for measure in CALL_MEASURES:
+        if measure.name in {*a, *b}:
+            change = alone(measure, a.get(measure.name), b.get(measure.name))
+            each = told(measure, change)
+            measures.append((measure.title, each))
+            if each.judged in said and (measure is not PROGRESS or not goals):
+                words = _CLAUSES.get(measure.name, (f"{measure.title.lower()} by {{}}",) * 2)
+                size = shown(measure, abs(change.change or 0), is_apart=True)
+                said[each.judged].append(words[each.judged == "worse"].format(size))
+    parts = (f"{name.title()} in B: {', '.join(of)}." for name, of in said.items() if of)
+    return Beside(" ".join(parts) or "B is neither better nor worse.", measures, goals)
+
+
+def alone(measure: ComparedMeasure, before: float | None, after: float | None) -> Change:
+    """The change from one call to another: no chance is in it, it is what it is."""
+    apart = None if before is None or after is None else after - before
+    return Change(measure.name, before, after, 1, 1, apart, apart)

@@ -1,6 +1,5 @@
 """The command `trials`: repeated calls of each goal set, compared."""
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
@@ -159,6 +158,8 @@ def trials(
         print_comparison,
         print_trials,
         print_versus,
+        require_trials,
+        say_left_out,
     )
 
     is_table = wants_table(as_csv, parquet, as_json, k, compare, causes)
@@ -166,53 +167,64 @@ def trials(
         from streamer.tables import require_parquet
 
         require_parquet(parquet)
-    if compare is not None and k:
-        raise typer.BadParameter(
-            "--k is for trials of one goal set: leave it out, or leave --compare out."
-        )
-    if compare is not None and causes:
-        raise typer.BadParameter(
-            "--causes is of trials that are not compared in two lots: leave it out, or leave "
-            "--compare out."
-        )
-    if history and from_topics:
-        raise typer.BadParameter(
-            "--history and --from-topics both say where the calls are: leave one of them out."
-        )
-    is_scored = from_topics or history
-    if folder is not None and not is_scored:
-        raise typer.BadParameter(
-            "--folder has live calls: it is of use only with --from-topics or --history."
-        )
+    is_scored, asks_judge = from_topics or history, judge is JudgeSwitch.ON
     if compare is not None and not is_scored:
         more = [Path(name) for name in compare if name and Path(name).exists()]
         paths = [
             *(paths or ()),
             *(path for path in dict.fromkeys(more) if path not in (paths or ())),
         ]
-    _require_fitting(
-        paths, since, bootstrap, topic_prefix, from_topics=from_topics, history=history
-    )
-    require_judge(verdicts, judge)
-    asks_judge = judge is JudgeSwitch.ON
-    if is_scored and (
-        goals is not None
-        or (asks_judge and not causes)
-        or agent is not None
-        or processes is not None
-    ):
-        raise typer.BadParameter(
+    source = "--history" if history else "--from-topics"
+    is_to_score = bool(goals or agent or processes or (asks_judge and not causes))
+    for is_wrong, why in (
+        (
+            compare is not None and k,
+            "--k is for trials of one goal set: leave it out, or leave --compare out.",
+        ),
+        (
+            compare is not None and causes,
+            "--causes is of trials that are not compared in two lots: leave it out, or leave "
+            "--compare out.",
+        ),
+        (
+            history and from_topics,
+            "--history and --from-topics both say where the calls are: leave one of them out.",
+        ),
+        (
+            folder is not None and not is_scored,
+            "--folder has live calls: it is of use only with --from-topics or --history.",
+        ),
+        (
+            is_scored and paths,
+            f"{source} reads live calls: leave the paths out, or leave {source} out.",
+        ),
+        (
+            not is_scored and not paths,
+            "Name recordings or files of rows, or use --from-topics or --history.",
+        ),
+        (
+            not from_topics and (bootstrap or topic_prefix or (since and not history)),
+            "--since, --bootstrap and --topic-prefix are for --from-topics: leave them out.",
+        ),
+        (
+            is_scored and is_to_score,
             "Live calls are scored already: leave out --goals, --agent and --processes, and "
-            "--judge unless it is for --causes."
-        )
+            "--judge unless it is for --causes.",
+        ),
+    ):
+        if is_wrong:
+            raise typer.BadParameter(why)
+    require_judge(verdicts, judge)
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     gathered = Trials()
     if history or folder is not None:
         from streamer.served_folder import history_in, served
 
-        there = history_in(folder, settings)
-        if folder is not None and from_topics:
-            there = served(settings, folder).history
+        there = (
+            history_in(folder, settings)
+            if history or folder is None
+            else served(settings, folder).history
+        )
         unread = from_history(there, settings.console_url, since or _SINCE, gathered)
     elif from_topics:
         unread = from_past_calls(settings, since or _SINCE, gathered)
@@ -228,6 +240,7 @@ def trials(
             asks_judge=asks_judge,
             quotes=compare is not None or causes,
         )
+    require_trials(gathered)
     is_complete = True
     if is_table:
         print_trials(gathered, parquet)
@@ -243,29 +256,6 @@ def trials(
                 causes_of, settings=settings, asks_judge=asks_judge, verdicts=verdicts
             )
         is_complete = print_comparison(gathered, k, causes_in, as_json=as_json)
+    say_left_out(gathered)
     if unread or not is_complete:
         raise typer.Exit(1)
-
-
-def _require_fitting(
-    paths: Sequence[Path] | None,
-    since: str | None,
-    bootstrap: str | None,
-    prefix: str | None,
-    *,
-    from_topics: bool,
-    history: bool,
-) -> None:
-    name = "--history" if history else "--from-topics"
-    if (from_topics or history) and paths:
-        raise typer.BadParameter(
-            f"{name} reads live calls: leave the paths out, or leave {name} out."
-        )
-    if not from_topics and not history and not paths:
-        raise typer.BadParameter(
-            "Name recordings or files of rows, or use --from-topics or --history."
-        )
-    if not from_topics and (bootstrap or prefix or (since and not history)):
-        raise typer.BadParameter(
-            "--since, --bootstrap and --topic-prefix are for --from-topics: leave them out."
-        )

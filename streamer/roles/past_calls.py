@@ -3,16 +3,14 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
+from operator import itemgetter
 from statistics import median
-from typing import NamedTuple
 
 from consumers.console.pages import Site
 from consumers.console.past import (
     ASKED_COLUMNS,
-    CALL_MEASURES,
     FACETS,
     ROWS,
-    InCommon,
     LotsQuery,
     PastFound,
     PastQuery,
@@ -34,7 +32,7 @@ from consumers.history.search import (
 )
 from consumers.history.settings import HistorySettings
 from consumers.runtime.process import SetupError, wall_clock_ms
-from consumers.store.changes import USUAL_SINCE
+from consumers.store.changes import CALL_MEASURES, USUAL_SINCE
 from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
 from schemas.columns import Flat
@@ -66,52 +64,46 @@ MOST_LAST_WORDS = 1_000
 """Calls of one CSV whose last words are looked up, a millisecond each: the first of them."""
 
 
-class PastLine(NamedTuple):
-    """A past call of the CSV: its columns of history, the address of its page, the labels of people
-    and the last words of the caller, None where they are not known or hidden.
-    """
-
-    row: Mapping[str, Flat]
-    page: str
-    labels: str
-    last_words: str | None
+def _utc(ms: Flat) -> str | None:
+    moment = None if ms is None else datetime.fromtimestamp(float(ms) / 1_000, UTC)
+    return moment and moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _utc(name: str) -> Callable[[PastLine], Flat]:
-    def written(line: PastLine) -> Flat:
-        ms = line.row[name]
-        if not isinstance(ms, int | float):
-            return None
-        moment = datetime.fromtimestamp(ms / 1_000, UTC)
-        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-    return written
+_Line = Mapping[str, Flat]
 
 
-def _as_it_is(name: str) -> Computed[PastLine]:
+def _as_it_is(name: str) -> Computed[_Line]:
     meaning = COLUMNS[name].meaning if name in COLUMNS else "as `history find` takes it"
-    return Computed(name, KINDS[name], meaning, lambda line: line.row[name])
+    return Computed(name, KINDS[name], meaning, itemgetter(name))
 
 
-PAST_CALL_COLUMNS: Sequence[Computed[PastLine]] = (
-    *map(_as_it_is, (*ASKED_COLUMNS, "ended_ms", "known_ms")),
-    Computed("began", "text", "`first_known_ms` in UTC, by ISO 8601", _utc("first_known_ms")),
-    Computed("ended", "text", "`ended_ms` in UTC, by ISO 8601", _utc("ended_ms")),
+_TABLE_COLUMNS = (*ASKED_COLUMNS, "ended_ms", "known_ms")
+PAST_CALL_COLUMNS: Sequence[Computed[_Line]] = (
+    *map(_as_it_is, _TABLE_COLUMNS),
+    Computed(
+        "began",
+        "text",
+        "`first_known_ms` in UTC, by ISO 8601",
+        lambda line: _utc(line["first_known_ms"]),
+    ),
+    Computed(
+        "ended", "text", "`ended_ms` in UTC, by ISO 8601", lambda line: _utc(line["ended_ms"])
+    ),
     Computed(
         "why",
         "text",
         "what was wrong, in the words of the page, the worst first",
-        lambda line: "; ".join(text for _, text in why(line.row)) or None,
+        lambda line: "; ".join(text for _, text in why(line)) or None,
     ),
-    Computed("annotations", "text", "labels of people", lambda line: line.labels or None),
+    Computed("annotations", "text", "labels of people", itemgetter("annotations")),
     Computed(
         "last_words",
         "text",
         f"the last words of the caller, of the first {MOST_LAST_WORDS:,} calls; none with "
         "`console.words` false",
-        lambda line: line.last_words,
+        itemgetter("last_words"),
     ),
-    Computed("page", "text", "address of its page", lambda line: line.page),
+    Computed("page", "text", "address of its page", itemgetter("page")),
 )
 """The columns of the CSV of past calls: those that the page has, and what its rows say beside."""
 
@@ -144,13 +136,10 @@ class StoredCalls:
             people = _people(store, ids)
             of_label = self._label_counts(store, question, labels)
         facets = {name: _counts_of(counts, asked, name) for name in FACETS}
-        chosen = asked.outcome.split(",") if asked.outcome else OUTCOMES[:-1]
-        outcomes = dict(facets["outcome"])
-        total = sum(calls for name, calls in outcomes.items() if name in chosen)
         return PastFound(
             rows,
-            total,
-            outcomes.get("running", 0),
+            _number(counts, asked),
+            dict(facets["outcome"]).get("running", 0),
             facets | {"label": of_label},
             said,
             people,
@@ -225,17 +214,18 @@ class StoredCalls:
             question = _labelled(
                 question._replace(most=MAX_ROWS, skip=0), asked.label, store.labels()
             )
-            rows = store.find(question, (*ASKED_COLUMNS, "ended_ms", "known_ms"))
+            rows = store.find(question, _TABLE_COLUMNS)
             ids = [str(row["conversation_id"]) for row in rows]
             people = _people(store, ids)
             said = {} if redact is None else _said_of(store, ids[:MOST_LAST_WORDS])
+        last_words = {name: redact(text) for name, (_, text) in said.items() if redact}
         lines = (
-            PastLine(
-                row,
-                site.call_href(name),
-                " ".join(people.get(name, ())),
-                redact(said[name][1]) if redact is not None and name in said else None,
-            )
+            row
+            | {
+                "annotations": " ".join(people.get(name, ())),
+                "last_words": last_words.get(name),
+                "page": site.call_href(name),
+            }
             for name, row in zip(ids, rows, strict=True)
         )
         heads = [column.name for column in PAST_CALL_COLUMNS]
@@ -266,10 +256,7 @@ class StoredCalls:
             }
             pair = next(newest_pairs(versions), None)
             lots = asked.lots() or pair
-            compared = None
-            if lots is not None:
-                a, b = map(asked.within, lots)
-                compared = lots_compared(store, (a, b), now_ms)
+            compared = lots_compared(store, asked.within(lots), now_ms) if lots else None
             return Versions(compared, names, versions, pair)
 
     def usual(self, call: CallRow) -> Usual:
@@ -279,11 +266,11 @@ class StoredCalls:
         names = [each.name for each in CALL_MEASURES]
         with opened(self._settings, MAX_SECONDS) as store:
             rows = store.find(CallSearch(until_ms - DAY_MS, until_ms, same, most=MAX_ROWS), names)
-        medians: dict[str, float] = {}
-        for name in names:
-            known = [value for row in rows if isinstance(value := row[name], int | float)]
-            if known:
-                medians[name] = median(known)
+        medians = {
+            name: median(known)
+            for name in names
+            if (known := [each for row in rows if isinstance(each := row[name], int | float)])
+        }
         return Usual(agent, len(rows), medians)
 
     def call(self, conversation_id: str, at_ms: int | None = None) -> StoredCall | None:
@@ -345,29 +332,25 @@ def _counts_of(counts: _Counts, asked: PastQuery, facet: str) -> list[tuple[str,
     return sorted(found.items(), reverse=True) if facet == "day" else found.most_common()
 
 
-def _in_common(counts: _Counts, asked: PastQuery) -> list[InCommon]:
+def _number(counts: _Counts, asked: PastQuery) -> int:
+    """How many calls all facets choose."""
+    return sum(calls for of, calls in counts if all(_is_in(of[name], asked, name) for name in of))
+
+
+def _in_common(counts: _Counts, asked: PastQuery) -> list[tuple[str, str, float, float]]:
     """What calls with the outcome or trouble that is chosen have more often than the others."""
-    if not (asked.outcome or asked.trouble):
-        return []
-    of_both: tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]] = Counter(), Counter()
-    totals = [0, 0]
-    for of, calls in counts:
-        if "running" not in of["outcome"] and all(_is_in(of[name], asked, name) for name in _WHOSE):
-            is_other = not all(_is_in(of[name], asked, name) for name in ("outcome", "trouble"))
-            totals[is_other] += calls
-            for name in _WHOSE:
-                of_both[is_other].update({(name, value): calls for value in of[name] if value})
-    if min(totals) < LEAST_COMPARED:
-        return []
-    here, others = totals
-    found = [
-        InCommon(*key, number / here, of_both[1][key] / others)
-        for key, number in of_both[0].items()
-        if not getattr(asked, key[0])
-    ]
-    found = [each for each in found if each.share - each.others >= LEAST_APART]
-    found.sort(key=lambda each: each.others - each.share)
-    return found[:MOST_IN_COMMON]
+    every = asked.model_copy(update={"outcome": "", "trouble": ""})
+    these = _number(counts, asked)
+    others = _number(counts, every) - these
+    found = []
+    for name in _WHOSE if min(these, others) >= LEAST_COMPARED else ():
+        of_these = dict(_counts_of(counts, asked, name))
+        for value, calls in _counts_of(counts, every, name):
+            number = of_these.get(value, 0)
+            share, other_share = number / these, (calls - number) / others
+            if value and not getattr(asked, name) and share - other_share >= LEAST_APART:
+                found.append((name, value, share, other_share))
+    return sorted(found, key=lambda each: each[3] - each[2])[:MOST_IN_COMMON]
 
 
 def _facet_values(name: str, value: Flat) -> Sequence[str]:

@@ -769,6 +769,27 @@ def trial_of(
     return trial.quoting(words_by_turn(scoring.words, rows.turns))
 
 
+def require_trials(gathered: Trials) -> None:
+    """Refuses to compare nothing.
+
+    Raises:
+        OperatorError: There is no trial.
+    """
+    if not gathered.found:
+        raise OperatorError(
+            "There is nothing to compare: expected closed calls with goals; seen: "
+            f"{_left_out(gathered) or 'no call at all'}. Nothing was printed. Give recordings "
+            "their goals with --goals, live calls with goals.folder or goals.reads_topic; with "
+            "--from-topics look further back with --since."
+        )
+
+
+def say_left_out(gathered: Trials) -> None:
+    """Says which calls are no trials, and why."""
+    if gathered.left_out:
+        say(f"Left out: {_left_out(gathered)}.")
+
+
 def print_comparison(
     gathered: Trials,
     wanted: Sequence[int] | None,
@@ -779,8 +800,6 @@ def print_comparison(
     """Prints the comparison, with causes if they are looked for; returns whether it has everything
     requested.
     """
-    if not gathered.found:
-        raise OperatorError(_nothing(gathered))
     causes = None if causes_in is None else causes_in(gathered.found)
     groups = compared(gathered.found)
     ks = fitting(groups, wanted)
@@ -793,23 +812,13 @@ def print_comparison(
             print_line(line)
     for sentence in remarks(groups, wanted):
         say(sentence)
-    if gathered.left_out:
-        say(f"Left out: {_left_out(gathered)}.")
     has_causes = causes is None or causes.is_complete
     return has_causes and all(k <= len(group.known) for group in groups for k in wanted or ())
 
 
 def print_trials(gathered: Trials, parquet: Path | None) -> None:
-    """Prints a row for each trial as CSV, or writes these rows to a file.
-
-    Raises:
-        OperatorError: There is no trial.
-    """
-    if not gathered.found:
-        raise OperatorError(_nothing(gathered))
+    """Prints a row for each trial as CSV, or writes these rows to a file."""
     print_table(TRIAL_COLUMNS, (row_of(TRIAL_COLUMNS, trial) for trial in gathered.found), parquet)
-    if gathered.left_out:
-        say(f"Left out: {_left_out(gathered)}.")
 
 
 def print_versus(gathered: Trials, names: tuple[str, str], *, as_json: bool) -> None:
@@ -818,8 +827,6 @@ def print_versus(gathered: Trials, names: tuple[str, str], *, as_json: bool) -> 
     Raises:
         OperatorError: There is no trial by one of the names.
     """
-    if not gathered.found:
-        raise OperatorError(_nothing(gathered))
     versus = Versus(*(_lot(gathered.found, name) for name in names))
     if as_json:
         print_document({**versus_json(versus, names), "left_out": dict(gathered.left_out)})
@@ -832,8 +839,6 @@ def print_versus(gathered: Trials, names: tuple[str, str], *, as_json: bool) -> 
             print_line(line)
         if (remark := remark_on_chance(changes)) is not None:
             say(remark)
-    if gathered.left_out:
-        say(f"Left out: {_left_out(gathered)}.")
 
 
 def _lot(trials: Sequence[Trial], name: str) -> Sequence[Trial]:
@@ -863,16 +868,6 @@ def _lot(trials: Sequence[Trial], name: str) -> Sequence[Trial]:
             f"no such trial among {groups}. Nothing was compared. Name one of these."
         )
     return lot
-
-
-def _nothing(gathered: Trials) -> str:
-    seen = _left_out(gathered) or "no call at all"
-    return (
-        f"There is nothing to compare: expected closed calls with goals; seen: {seen}. Nothing was "
-        "printed. Give recordings their "
-        "goals with --goals, live calls with goals.folder or goals.reads_topic; with --from-topics "
-        "look further back with --since."
-    )
 
 
 def _left_out(gathered: Trials) -> str:

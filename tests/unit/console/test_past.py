@@ -15,7 +15,6 @@ from consumers.console.pages import Site
 from consumers.console.past import (
     FACETS,
     PRESETS,
-    InCommon,
     LotsQuery,
     PastFound,
     PastQuery,
@@ -174,7 +173,7 @@ def test_cost_is_a_column_where_it_is_known() -> None:
 
 
 def test_what_bad_calls_have_in_common_chooses_them() -> None:
-    in_common = [InCommon("version", "v2", 0.92, 0.1), InCommon("goal_set", "pay", 0.5, 0.0)]
+    in_common = [("version", "v2", 0.92, 0.1), ("goal_set", "pay", 0.5, 0.0)]
     page = shown(asked=PastQuery(trouble="slow"), in_common=in_common)
     assert (
         'href="past?version=v2&amp;trouble=slow">version v2</a> 92 % (10 % of the others)' in page

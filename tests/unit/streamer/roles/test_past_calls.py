@@ -237,7 +237,7 @@ def test_what_bad_calls_have_in_common_is_told_beside_the_others(
         assert share - other_share >= 0.2
     assert found.in_common, "the two calls of the next day have it"
     narrow = past.find(asked.model_copy(update={"agent": "desk"}))
-    assert "agent" not in {each.facet for each in narrow.in_common}
+    assert "agent" not in {facet for facet, *_ in narrow.in_common}
     assert past.find(PastQuery(since=SINCE)).in_common == [], "nothing is chosen"
 
 
