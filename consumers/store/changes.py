@@ -126,7 +126,7 @@ def remark_on_chance(changes: Iterable[Change]) -> str | None:
     by_chance = round(judged * 0.05)
     return (
         f"{judged} changes have an interval. If nothing had changed, about {by_chance} would be "
-        "called more than chance."
+        "called better or worse, higher or lower."
     )
 
 

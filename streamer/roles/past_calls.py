@@ -73,7 +73,7 @@ _Line = Mapping[str, Flat]
 
 
 def _as_it_is(name: str) -> Computed[_Line]:
-    meaning = COLUMNS[name].meaning if name in COLUMNS else "as `history find` takes it"
+    meaning = COLUMNS[name].meaning if name in COLUMNS else "as [`--where`](history.md) takes it"
     return Computed(name, KINDS[name], meaning, itemgetter(name))
 
 
