@@ -149,10 +149,6 @@ class PastFound(NamedTuple):
     in_common: Sequence[tuple[str, str, float, float]] = ()
 
 
-def _time(value: Any) -> str:
-    return seconds(float(value))
-
-
 def _began(value: Any) -> str:
     return day_and_time(value)[5:16]
 
@@ -161,15 +157,15 @@ PAST_COLUMNS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
     "first_known_ms": ("Began, UTC", _began),
     "labels.agent": ("Agent", str),
     "rank": ("Why", str),
-    "p50_ms": ("Median wait", _time),
-    "p95_ms": ("Slow wait, p95", _time),
-    "longest_wait_ms": ("Longest wait", _time),
+    "p50_ms": ("Median wait", seconds),
+    "p95_ms": ("Slow wait, p95", seconds),
+    "longest_wait_ms": ("Longest wait", seconds),
     "unanswered": ("Unanswered", str),
     "dead_airs": ("Dead air", str),
     "failed_tool_calls": ("Failed tools", str),
-    "goals.progress.result": ("Goals", lambda value: percent(float(value))),
+    "goals.progress.result": ("Goals", percent),
     "turns": ("Turns", str),
-    "length_ms": ("Length", lambda value: clock(float(value))),
+    "length_ms": ("Length", clock),
     COST.name: (COST.title, lambda value: shown(COST, float(value))),
 }
 """Columns of past calls, as the page has them and its CSV: by the column of history, its heading
@@ -202,35 +198,28 @@ ASKED_COLUMNS: Final = (
 """What is read of each call of the page."""
 
 
-def _past_text(call: Mapping[str, Any], name: str) -> str:
-    return UNKNOWN if call.get(name) is None else PAST_COLUMNS[name][1](call[name])
-
-
 def why(call: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What was wrong with a call, the worst first: how bad it was, and in words, as on the page of
     running calls.
     """
     outcome, turn = call.get("outcome"), call.get("waiting.turn")
-    if outcome == "never_answered":
-        yield "urgent", "the agent never spoke" if turn == 0 else "never answered"
-    elif outcome == "hung_up":
-        yield "urgent", f"hung up in silence, turn {turn}"
-    elif outcome == "failed":
-        yield "urgent", "failed: agent error"
-    unanswered, longest_ms, p50_ms = (
-        call.get("unanswered") or 0,
-        call.get("longest_wait_ms"),
-        call.get("p50_ms"),
-    )
+    bad_ends = {
+        "never_answered": "the agent never spoke" if turn == 0 else "never answered",
+        "hung_up": f"hung up in silence, turn {turn}",
+        "failed": "failed: agent error",
+    }
+    if outcome in bad_ends:
+        yield "urgent", bad_ends[outcome]
+    unanswered, longest_ms = call.get("unanswered") or 0, call.get("longest_wait_ms") or 0
     spoke_over = (call.get("user_interruptions") or 0) + (call.get("assistant_interruptions") or 0)
     words = {
         "unanswered": ""
         if outcome == "never_answered" or (outcome == "hung_up" and unanswered == 1)
         else f"{counted(unanswered, 'turn')} unanswered",
         "agent_error": counted(call.get("errors.number") or 0, "agent error"),
-        "slow": f"slow: {seconds(longest_ms or 0)}"
-        if (longest_ms or 0) > VERY_SLOW_MS
-        else f"slow: median {seconds(p50_ms or 0)}",
+        "slow": f"slow: {seconds(longest_ms)}"
+        if longest_ms > VERY_SLOW_MS
+        else f"slow: median {seconds(call.get('p50_ms') or 0)}",
         "tool_fails": f"{call.get('failed_tools') or 'tool'} failed",
         "goals_missed": "goals missed",
         "interruptions": counted(spoke_over, "interruption"),
@@ -284,7 +273,7 @@ def past_page(
                 name,
                 FACETS[name][0],
                 [
-                    _value(asked, name, *each, most=max(calls for _, calls in values))
+                    _value(asked, name, *each, most=max(1, *(calls for _, calls in values)))
                     for each in values[:MOST_VALUES]
                 ],
             )
@@ -361,7 +350,11 @@ def _row(
         "began": day_and_time(call.get("first_known_ms") or 0),
         "more": ", ".join(str(each) for each in labels if each not in {None, "unknown"}),
         "chips": list(why(call)),
-        "cells": [(name, PAST_COLUMNS[name][0], _past_text(call, name)) for name in columns],
+        "cells": [
+            (name, head, UNKNOWN if call.get(name) is None else written(call[name]))
+            for name in columns
+            for head, written in [PAST_COLUMNS[name]]
+        ],
         "turn": turn,
         "said": marked(redact(text), asked.text),
         "labels": found.labels.get(conversation_id, ()),
@@ -413,9 +406,8 @@ def measured(call: ReportedCall) -> dict[str, float]:
 
 def beside(a: ReportedCall | Usual, b: ReportedCall) -> Beside:
     """Compares a call with another one, or with what is usual."""
-    if isinstance(a, Usual):
-        return calls_beside(a.medians, measured(b), {})
-    return calls_beside(measured(a), measured(b), dict(_goals_beside(a, b)))
+    goals = {} if isinstance(a, Usual) else dict(_goals_beside(a, b))
+    return calls_beside(a.medians if isinstance(a, Usual) else measured(a), measured(b), goals)
 
 
 _REACHED: Final = {"Reached": 1, "Reached in ": 1, "Not reached": 0}

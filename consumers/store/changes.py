@@ -566,9 +566,9 @@ _CLAUSES: Final = {
     "p50_ms": ("answers {} sooner", "answers {} later"),
     "longest_wait_ms": ("longest wait {} shorter", "longest wait {} longer"),
     "speech.first_word_ms": ("first word {} sooner", "first word {} later"),
-    "unanswered": ("{} fewer turns unanswered", "{} more turns unanswered"),
-    "dead_airs": ("dead air {} times less", "dead air {} times more"),
-    "failed_tool_calls": ("{} fewer failed tools", "{} more failed tools"),
+    "unanswered": ("unanswered turns: {} less", "unanswered turns: {} more"),
+    "dead_airs": ("dead air: {} less", "dead air: {} more"),
+    "failed_tool_calls": ("failed tools: {} less", "failed tools: {} more"),
     "stt_wer.result": ("word errors {} lower", "word errors {} higher"),
 }
 """How it is said that a call is better, or worse, by so much; of other measures their title."""

@@ -328,7 +328,8 @@ def _counts_of(counts: _Counts, asked: PastQuery, facet: str) -> list[tuple[str,
         if facet in of and all(_is_in(of[name], asked, name) for name in of if name != facet):
             for value in of[facet]:
                 found[value] += calls
-    found.update({value: 0 for value in getattr(asked, facet).split(",") if value})
+    if chosen := getattr(asked, facet):
+        found.update(dict.fromkeys(chosen.split(",") if facet == "outcome" else [chosen], 0))
     return sorted(found.items(), reverse=True) if facet == "day" else found.most_common()
 
 

@@ -182,6 +182,12 @@ def test_what_bad_calls_have_in_common_chooses_them() -> None:
     assert "More often" not in shown(asked=PastQuery(trouble="slow"))
 
 
+def test_a_choice_that_no_call_has_can_be_taken_back() -> None:
+    asked = PastQuery(agent="a, b")
+    page = shown(asked=asked, facets={"agent": [("a, b", 0)]})
+    assert '<a href="past?" aria-current="true">a, b</a> <b>0</b>' in page
+
+
 def test_the_words_that_were_found_lead_to_their_turn() -> None:
     page = shown(
         {"conversation_id": "a/b"},
