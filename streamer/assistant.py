@@ -264,10 +264,10 @@ class Answers:
         found = beside(a, b)
         yield found.sentence
         for name, each in (*found.measures, *found.goals.items()):
-            in_a, in_b = each.values
             apart = f"B less A {each.apart}, " if each.apart else ""
-            line = f"{name}: A {in_a}, B {in_b}, {apart}so B is {each.judged}"
-            yield line.replace(UNKNOWN, "unknown")
+            yield (
+                f"{name}: A {each.values[0]}, B {each.values[1]}, {apart}so B is {each.judged}"
+            ).replace(UNKNOWN, "unknown")
 
     def compare_periods(
         self,

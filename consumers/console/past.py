@@ -173,7 +173,6 @@ and how a value is written; unknown is a dash. Calls can be ordered by each.
 """
 _IN_CSV: Final = frozenset({"dead_airs", "failed_tool_calls", "turns"})
 """Columns for which the page has no room: its chips tell of most."""
-_TEXTS: Final = ("first_known_ms", "labels.agent", "rank")
 ASKED_COLUMNS: Final = (
     *(
         "conversation_id",
@@ -211,7 +210,6 @@ def why(call: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if outcome in bad_ends:
         yield "urgent", bad_ends[outcome]
     unanswered, longest_ms = call.get("unanswered") or 0, call.get("longest_wait_ms") or 0
-    spoke_over = (call.get("user_interruptions") or 0) + (call.get("assistant_interruptions") or 0)
     words = {
         "unanswered": ""
         if outcome == "never_answered" or (outcome == "hung_up" and unanswered == 1)
@@ -222,7 +220,10 @@ def why(call: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         else f"slow: median {seconds(call.get('p50_ms') or 0)}",
         "tool_fails": f"{call.get('failed_tools') or 'tool'} failed",
         "goals_missed": "goals missed",
-        "interruptions": counted(spoke_over, "interruption"),
+        "interruptions": counted(
+            sum(call.get(f"{side}_interruptions") or 0 for side in ("user", "assistant")),
+            "interruption",
+        ),
         "dead_air": "dead air"
         if call.get("dead_airs") == 1
         else f"dead air {call.get('dead_airs')} times",
@@ -248,11 +249,10 @@ def past_page(
                 sort=name, up="1" * (not asked.up if name == sort else name == "labels.agent")
             ),
             name == sort,
-            name in _TEXTS,
+            name in {"first_known_ms", "labels.agent", "rank"},
         )
         for name in columns
     ]
-    pages = min(MOST_PAGES, -(-found.total // ROWS))
     content = render(
         "past.html",
         asked=asked,
@@ -299,7 +299,7 @@ def past_page(
         turning=[
             (name, asked.query(page=number))
             for name, number in (("Previous", asked.page - 1), ("Next", asked.page + 1))
-            if 1 <= number <= pages
+            if 1 <= number <= min(MOST_PAGES, -(-found.total // ROWS))
         ],
         csv=f"past.csv{asked.query()}",
         remark=remark,
@@ -322,11 +322,10 @@ def _in_words(name: str, value: str) -> str:
 
 def _value(asked: PastQuery, name: str, value: str, calls: int, *, most: int) -> dict[str, Any]:
     is_chosen = value in getattr(asked, name).split(",") or value == getattr(asked, name)
-    address = asked.query(**{name: "" if is_chosen else value})
     return {
         "text": _in_words(name, value) or "unknown",
         "calls": calls,
-        "href": address if value else "",
+        "href": asked.query(**{name: "" if is_chosen else value}) if value else "",
         "is_chosen": is_chosen,
         "share": f"{100 * calls / most:.0f}%",
     }
@@ -510,13 +509,11 @@ class Versions(NamedTuple):
 
     Attributes:
         comparison: The lots; None where there are none to compare.
-        names: By field of a lot, the names that calls have.
         all: The versions of all agents, the newest of an agent first.
         pair: The lots that are compared where nothing is said.
     """
 
     comparison: Comparison | None
-    names: Mapping[str, Sequence[str]] = {}
     all: Sequence[VersionCalls] = ()
     pair: tuple[Lot, Lot] | None = None
 
@@ -547,7 +544,10 @@ def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str)
             (name, head, [(side, getattr(lot, name)) for side, lot in zip("ab", lots, strict=True)])
             for name, head in _LOT_FIELDS.items()
         ],
-        names=versions.names,
+        names={
+            name: sorted({getattr(each, name) for each in versions.all[:MOST_VERSIONS]} - {""})
+            for name in ("agent", "version")
+        },
         asked=asked,
         periods=[
             (words, f"versions{asked.query(since=since, until='')}", since)
@@ -595,11 +595,11 @@ def _version(
     """A row of a version: its name compares it with the one before it, and it can be A or B."""
     lot, (a, b) = Lot(seen.agent, seen.version), lots
     is_next = older is not None and older.version and older.agent == seen.agent
-    sides = (("A", asked.between(lot, b), lot == a), ("B", asked.between(a, lot), lot == b))
     return {
         "name": f"{seen.agent} {seen.version or 'of an unknown version'}",
+        "has_version": bool(seen.version),
         "href": asked.between(Lot(seen.agent, older.version), lot) if older and is_next else "",
-        "sides": sides if seen.version else (),
+        "sides": (("A", asked.between(lot, b), lot == a), ("B", asked.between(a, lot), lot == b)),
         "calls": seen.calls,
         "calls_href": past_href(asked.within((lot, lot))[0]),
         "seen": [_began(each) for each in (seen.first_ms, seen.last_ms)],

@@ -885,15 +885,13 @@ class ConsoleSite:
 
     async def _past_table(self, request: Request) -> Response:
         """The calls of the page of past calls, as CSV."""
-        past, (asked, _) = self._require_past(), self._past_query(request)
-        scheme = "https" if came_by_https(request) else "http"
-        site = self._site(str(request.base_url.replace(scheme=scheme)))
+        past, site = self._require_past(), self._site(str(request.base_url))
+        asked, _ = self._past_query(request)
         redact = self._redactor.redact if self._settings.words else None
-        made = await self._made_of_history(
-            ("table", asked, site), lambda: past.table(asked, site, redact)
-        )
         return Response(
-            made,
+            await self._made_of_history(
+                ("table", asked, site), lambda: past.table(asked, site, redact)
+            ),
             media_type="text/csv",
             headers={**_NO_STORE, "content-disposition": "attachment; filename=calls.csv"},
         )

@@ -368,7 +368,7 @@ class Comparison(NamedTuple):
         said = [
             _clause(measure, known[measure.name], words)
             for measure, words in (
-                (WAIT, ("faster", "slower", "no slower", "speed")),
+                (WAIT, ("is faster", "is slower", "is no slower", "speed")),
                 (
                     BAD_ENDS,
                     (
@@ -382,14 +382,8 @@ class Comparison(NamedTuple):
             )
             if measure.name in known
         ]
-        verb = (
-            "" if not said or not said[0].startswith(("faster", "slower", "no slower")) else "is "
-        )
         name = self.names[1]
-        return (
-            f"{name[:1].upper()}{name[1:]} "
-            f"{verb}{'; '.join(filter(None, said)) or 'has no measure to compare'}."
-        )
+        return f"{name[:1].upper()}{name[1:]} {'; '.join(said) or 'has no measure to compare'}."
 
 
 def _clause(measure: ComparedMeasure, change: Change, words: tuple[str, str, str, str]) -> str:

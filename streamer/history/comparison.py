@@ -70,12 +70,6 @@ class ComparedPeriod(NamedTuple):
         """Whether a moment lies within."""
         return self.since_ms <= time_ms < self.until_ms
 
-    @property
-    def lot(self) -> Lot:
-        """All calls of it."""
-        since, until = map(shown_moment, self)
-        return Lot(since=since.removesuffix(" 00:00:00"), until=until.removesuffix(" 00:00:00"))
-
     @classmethod
     def parse(cls, text: str) -> "ComparedPeriod":
         """Reads a day in UTC, as `2026-11-20`, or a range, as `2026-11-13..2026-11-20`, whose last
@@ -177,9 +171,12 @@ def compared(
                 lots[group] = (_Lot(_ALL), _Lot(_ALL))
             lots[group][place].add(row[len(by) :])
     draws = draws_of_one(len(_ALL) * len(lots))
-    both = before.lot, after.lot
+    a, b = (
+        Lot("", "", "", "", *(shown_moment(ms).removesuffix(" 00:00:00") for ms in period))
+        for period in (before, after)
+    )
     found = [
-        (group, Comparison(both, (was.calls, now.calls), [*_changes(was, now, draws, draws)], []))
+        (group, Comparison((a, b), (was.calls, now.calls), [*_changes(was, now, draws, draws)], []))
         for group, (was, now) in lots.items()
     ]
     return sorted(found, key=lambda each: (-sum(each[1].calls), each[0]))

@@ -40,7 +40,7 @@ from schemas.rows import CallRow, WordsRow
 from schemas.units import DAY_MS
 from streamer.history.comparison import lots_compared, newest_pairs, versions_in
 from streamer.tables import Computed, csv_text, row_of
-from streamer.time_bounds import moment_ms
+from streamer.time_bounds import moment_ms, shown_moment
 
 MAX_SECONDS = 5.0
 """How long a question of a page may take. A search for a word over 200,000 calls takes half of one;
@@ -48,8 +48,6 @@ who asks more gets no page.
 """
 USUAL_HOURS = "24h"
 """How far back past calls go where nothing is said."""
-MOST_NAMES = 200
-"""Names of one kind that are offered."""
 LEAST_COMPARED = 5
 """Calls on each side without which nothing is said of what they have in common."""
 LEAST_APART = 0.2
@@ -65,8 +63,7 @@ MOST_LAST_WORDS = 1_000
 
 
 def _utc(ms: Flat) -> str | None:
-    moment = None if ms is None else datetime.fromtimestamp(float(ms) / 1_000, UTC)
-    return moment and moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return None if ms is None else f"{shown_moment(int(ms)).replace(' ', 'T')}Z"
 
 
 _Line = Mapping[str, Flat]
@@ -219,7 +216,7 @@ class StoredCalls:
             people = _people(store, ids)
             said = {} if redact is None else _said_of(store, ids[:MOST_LAST_WORDS])
         last_words = {name: redact(text) for name, (_, text) in said.items() if redact}
-        lines = (
+        lines: Iterable[_Line] = (
             row
             | {
                 "annotations": " ".join(people.get(name, ())),
@@ -241,23 +238,12 @@ class StoredCalls:
         now_ms = wall_clock_ms()
         since_ms = moment_ms(asked.since or USUAL_SINCE, now_ms)
         until_ms = moment_ms(asked.until, now_ms) if asked.until else now_ms + 1
-        labels = ("agent", "version", "tenant", "environment")
         with opened(self._settings, MAX_SECONDS) as store:
             versions = versions_in(store, since_ms, until_ms)
-            question = CallSearch(since_ms, until_ms, most=None, counts=True)
-            seen = [
-                row[:-1] for row in store.values(question, [f"labels.{name}" for name in labels])
-            ]
-            names = {
-                name: sorted({str(row[place]) for row in seen if row[place] is not None})[
-                    :MOST_NAMES
-                ]
-                for place, name in enumerate(labels)
-            }
             pair = next(newest_pairs(versions), None)
             lots = asked.lots() or pair
             compared = lots_compared(store, asked.within(lots), now_ms) if lots else None
-            return Versions(compared, names, versions, pair)
+            return Versions(compared, versions, pair)
 
     def usual(self, call: CallRow) -> Usual:
         """What calls of its agent were like on the day before the end of a call."""

@@ -233,7 +233,7 @@ def test_no_text_becomes_markup(text: str) -> None:
             versions_page(
                 SITE,
                 LotsQuery(),
-                Versions(found, {"agent": [name]}, [VersionCalls(name, name, 2, 0, 1, {})]),
+                Versions(found, [VersionCalls(name, name, 2, 0, 1, {})]),
                 name,
             )
         )
@@ -391,9 +391,7 @@ def test_each_version_is_a_row_that_chooses_what_is_compared() -> None:
         VersionCalls("care", "1", 5, AT_MS, AT_MS, {}),
     ]
     asked = LotsQuery(since="7d")
-    page = versions_page(
-        SITE, asked, Versions(None, {}, every, (Lot("care", "1"), Lot("desk"))), ""
-    )
+    page = versions_page(SITE, asked, Versions(None, every, (Lot("care", "1"), Lot("desk"))), "")
     rows = re.findall(r'<tr><th scope="row">(.*?)</tr>', page)
     cells = [re.findall(r"<td.*?</td>", each) for each in rows]
     assert [re.sub(r"<[^>]*>", "", each.partition("</th>")[0]) for each in rows] == [

@@ -526,11 +526,8 @@ async def test_what_is_asked_wrongly_is_told() -> None:
         assert "not understood: x y" in (await made.get("/past?where=x+y")).text
         assert "not understood: x y" in (await made.get("/versions?a_since=x+y")).text
         assert (await made.get("/past.csv?where=x+y")).status_code == 503
-        forwarded = {"x-forwarded-proto": "https"}
-        table = (await made.get("/past.csv", headers=forwarded)).text
-        assert table.endswith(
-            f",{made.listener.address.replace('http', 'https')}/calls/p,[EMAIL]\n"
-        )
+        table = (await made.get("/past.csv")).text
+        assert table.endswith(f",{made.listener.address}/calls/p,[EMAIL]\n")
         for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
             async with made.client() as client:
                 for path in ("/", f"{api.PREFIX}/calls", f"{api.PREFIX}/stream", "/live/now"):
