@@ -424,11 +424,8 @@ MOST_MORE_CALLS: Final = 10_000
 def more_calls_in_words(measure: ComparedMeasure, change: Change) -> str:
     """How many more calls of each lot would tell, in words; empty if there are enough."""
     more = more_calls(measure, change)
-    if not more:
-        return ""
-    if more > MOST_MORE_CALLS:
-        return f"more than {MOST_MORE_CALLS:,} more calls"
-    return "1 more call" if more == 1 else f"{more:,} more calls"
+    number = f"more than {MOST_MORE_CALLS:,}" if more > MOST_MORE_CALLS else f"{more:,}"
+    return f"{number} more call{'s' * (more > 1)}" * bool(more)
 
 
 def more_calls(measure: ComparedMeasure, change: Change) -> int:
@@ -572,11 +569,12 @@ def calls_beside(
     a: Mapping[str, float], b: Mapping[str, float], goals: Mapping[str, Told]
 ) -> Beside:
     """Compares two calls by their known measures, and by subgoals that are compared already."""
-    said: dict[str, list[str]] = {"better": [], "worse": []}
-    for judged, verb in (("better", "reaches"), ("worse", "misses")):
-        if names := [name for name, each in goals.items() if each.judged == judged]:
-            goals_more = "1 goal" if len(names) == 1 else f"{len(names)} goals"
-            said[judged].append(f"{verb} {goals_more} more ({names[0]})")
+    said: dict[str, list[str]] = {
+        judged: [f"{verb} {len(names)} goal{'s' * (len(names) > 1)} more ({names[0]})"]
+        if (names := [name for name, each in goals.items() if each.judged == judged])
+        else []
+        for judged, verb in (("better", "reaches"), ("worse", "misses"))
+    }
     measures = []
     for measure in CALL_MEASURES:
         if measure.name in {*a, *b}:

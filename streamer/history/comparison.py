@@ -105,6 +105,10 @@ class _Lot:
         self.calls = 0
         self.values = {name: array("d") for name in names}
 
+    @property
+    def means(self) -> dict[str, float]:
+        return {name: sum(known) / len(known) for name, known in self.values.items() if known}
+
     def add(self, row: Iterable[Flat]) -> None:
         self.calls += 1
         for known, value in zip(self.values.values(), row, strict=True):
@@ -306,11 +310,11 @@ def versions_in(store: HistoryStore, since_ms: int, until_ms: int) -> list[Versi
     for agent, version, *row in store.values(question, ["labels.agent", "labels.version", *names]):
         lots[str(agent), str(version or "")].add(row)
         calls[str(agent)] += 1
-    found = []
-    for (agent, version), lot in lots.items():
-        began_ms = lot.values.pop("first_known_ms")
-        means = {name: sum(known) / len(known) for name, known in lot.values.items() if known}
-        found.append(VersionCalls(agent, version, lot.calls, min(began_ms), max(began_ms), means))
+    found = [
+        VersionCalls(agent, version, lot.calls, min(began_ms), max(began_ms), lot.means)
+        for (agent, version), lot in lots.items()
+        for began_ms in [lot.values.pop("first_known_ms")]
+    ]
     found.sort(key=lambda each: (each.first_ms // DAY_MS, _in_order(each.version)), reverse=True)
     return sorted(found, key=lambda each: (-calls[each.agent], each.agent))
 

@@ -161,17 +161,16 @@ class StoredCalls:
             most=None,
         )
         outcomes = asked.outcome.split(",") if asked.outcome else OUTCOMES[:-1]
-        chosen = [Condition("outcome", "!=", each) for each in OUTCOMES if each not in outcomes]
-        plain = ("agent", "version", "tenant", "environment", "goal_set")
-        chosen += [
-            Condition(FACETS[name][1], "=", value)
-            for name in plain
-            if (value := getattr(asked, name))
-        ]
-        if asked.trouble:
-            chosen.append(Condition("troubles", "~", f" {asked.trouble} "))
-        if asked.day:
-            chosen.append(Condition("day_ms", "=", _day_ms(asked.day)))
+        chosen = (
+            *(Condition("outcome", "!=", each) for each in OUTCOMES if each not in outcomes),
+            *(
+                Condition(FACETS[name][1], "=", value)
+                for name in ("agent", "version", "tenant", "environment", "goal_set")
+                if (value := getattr(asked, name))
+            ),
+            *(Condition("troubles", "~", f" {each} ") for each in asked.trouble.split()),
+            *(Condition("day_ms", "=", _day_ms(each)) for each in asked.day.split()),
+        )
         require_column(asked.sort or "rank", "sort")
         page = every._replace(
             conditions=[*where, *chosen],

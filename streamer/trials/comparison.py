@@ -331,9 +331,9 @@ def compared(trials: Iterable[Trial]) -> list[GoalSetTrials]:
     by_set: dict[tuple[str, str], list[Trial]] = {}
     for trial in trials:
         by_set.setdefault((trial.goal_set.id, trial.digest), []).append(trial)
-    groups = [
+    groups = (
         GoalSetTrials(own[0].goal_set, digest, tuple(own)) for (_, digest), own in by_set.items()
-    ]
+    )
     return sorted(groups, key=lambda each: each.goal_set.id)
 
 
