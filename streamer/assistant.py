@@ -289,9 +289,14 @@ class Answers:
         whose change is more than chance.
         """
         columns = groups_given(by)
-        periods = ComparedPeriod.parse(before), ComparedPeriod.parse(after)
         with opened(self._at_home().history, COMPARE_SECONDS) as store:
-            groups = compared(store, *periods, columns, [Condition.parse(where)] if where else [])
+            groups = compared(
+                store,
+                ComparedPeriod.parse(before),
+                ComparedPeriod.parse(after),
+                columns,
+                [Condition.parse(where)] if where else [],
+            )
         if (
             remark := remark_on_chance(change for _, each in groups for change in each.changes)
         ) is not None:

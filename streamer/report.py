@@ -38,9 +38,7 @@ MOST_LINKS: Final = 12
 def over_many_calls(calls: Sequence[ReportedCall]) -> Markup | None:
     """The calls as trials of their goal sets; None if no two of them have goals."""
     found = (
-        NewestRows(
-            [*([] if call.goals_row is None else [call.goals_row]), *call.turns, call.row]
-        ).trial(call.anchor_id)
+        NewestRows(filter(None, [call.goals_row, *call.turns, call.row])).trial(call.anchor_id)
         for call in calls
     )
     trials = [trial for trial in found if trial is not None]

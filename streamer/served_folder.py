@@ -57,6 +57,10 @@ def served(settings: Settings, folder: Path) -> Settings:
         raise OperatorError(
             f"{folder}: no `callgauge serve` has kept calls here: there is no {FILE_NAME}."
         )
-    history = history_in(folder, settings)
-    goals = settings.goals.model_copy(update={"reads_topic": False})
-    return settings.model_copy(update={"history": history, "goals": goals, "topic_prefix": ""})
+    return settings.model_copy(
+        update={
+            "history": history_in(folder, settings),
+            "goals": settings.goals.model_copy(update={"reads_topic": False}),
+            "topic_prefix": "",
+        }
+    )

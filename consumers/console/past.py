@@ -238,9 +238,11 @@ def past_page(
 ) -> str:
     """The page of calls that are over."""
     sort = asked.sort or "rank"
-    is_priced = any(call.get(COST.name) is not None for call in found.rows)
     columns = [
-        name for name in PAST_COLUMNS if name not in _IN_CSV and (is_priced or name != COST.name)
+        name
+        for name in PAST_COLUMNS
+        if name not in _IN_CSV
+        and (name != COST.name or any(call.get(name) is not None for call in found.rows))
     ]
     heads = [
         (
@@ -367,12 +369,8 @@ def marked(text: str, words: str) -> list[tuple[bool, str]]:
         >>> marked("No refund, sorry", "REFUND")
         [(False, 'No '), (True, 'refund'), (False, ', sorry')]
     """
-    sought = "|".join(map(re.escape, words.split())) or "(?!)"
-    return [
-        (place % 2 == 1, part)
-        for place, part in enumerate(re.split(f"({sought})", text, flags=re.IGNORECASE))
-        if part
-    ]
+    sought = re.compile(f"({'|'.join(map(re.escape, words.split())) or '(?!)'})", re.IGNORECASE)
+    return [(place % 2 == 1, part) for place, part in enumerate(sought.split(text)) if part]
 
 
 # Two calls side by side.
@@ -419,8 +417,8 @@ def _goals_beside(a: ReportedCall, b: ReportedCall) -> Iterator[tuple[str, Told]
     )
     for name in dict.fromkeys([*of_a, *of_b]):
         states = [of.get(name, (UNKNOWN, None)) for of in (of_a, of_b)]
-        change = alone(SUBGOAL, *(_REACHED.get(state) for state, _ in states))
         in_a, in_b = (state if turn is None else f"{state}turn {turn}" for state, turn in states)
+        change = alone(SUBGOAL, *(_REACHED.get(state) for state, _ in states))
         yield name, told(SUBGOAL, change)._replace(values=(in_a, in_b), apart="")
 
 

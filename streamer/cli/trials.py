@@ -175,7 +175,6 @@ def trials(
             *(path for path in dict.fromkeys(more) if path not in (paths or ())),
         ]
     source = "--history" if history else "--from-topics"
-    is_to_score = bool(goals or agent or processes or (asks_judge and not causes))
     for is_wrong, why in (
         (
             compare is not None and k,
@@ -207,7 +206,7 @@ def trials(
             "--since, --bootstrap and --topic-prefix are for --from-topics: leave them out.",
         ),
         (
-            is_scored and is_to_score,
+            is_scored and (goals or agent or processes or (asks_judge and not causes)),
             "Live calls are scored already: leave out --goals, --agent and --processes, and "
             "--judge unless it is for --causes.",
         ),

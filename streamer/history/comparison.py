@@ -223,17 +223,17 @@ def lot_given(text: str) -> Lot:
     return Lot(**parts)
 
 
-def calls_of(lot: Lot, now_ms: int) -> CallSearch:
-    """The calls of a lot that are over.
+def calls_of(lot: Lot, now_ms: int, conditions: Sequence[Condition] = ()) -> CallSearch:
+    """The calls of a lot that are over, and meet these conditions.
 
     Raises:
         SetupError: A moment of it is none.
     """
-    conditions = [Condition(f"labels.{name}", "=", value) for name, value in lot.labels.items()]
+    labels = (Condition(f"labels.{name}", "=", value) for name, value in lot.labels.items())
     return CallSearch(
         moment_ms(lot.since or USUAL_SINCE, now_ms),
         moment_ms(lot.until, now_ms) if lot.until else now_ms + 1,
-        [Condition("state", "=", "closed"), *conditions],
+        [Condition("state", "=", "closed"), *labels, *conditions],
         most=None,
     )
 
@@ -254,12 +254,10 @@ def lots_compared(
     reached: list[dict[tuple[str, str], list[tuple[str, float]]]] = []
     subgoals: dict[str, Sequence[str]] = {}
     for lot in lots:
-        question = calls_of(lot, now_ms)
-        question = question._replace(conditions=[*question.conditions, *conditions])
         found.append(_Lot(measure.name for measure in COMPARED))
         reached.append(defaultdict(list))
         for *row, call, goal_set, digest, results in store.values(
-            question, [*found[-1].values, *_GOALS]
+            calls_of(lot, now_ms, conditions), [*found[-1].values, *_GOALS]
         ):
             found[-1].add(row)
             if isinstance(results, str) and isinstance(digest, str):
@@ -269,8 +267,12 @@ def lots_compared(
                     if result != "?":
                         reached[-1][str(goal_set), name].append((str(call), float(result)))
     a, b = found
-    changes = list(_changes(a, b, draws_of_one(len(MEASURES)), SHARE_DRAWS))
-    return Comparison(lots, (a.calls, b.calls), changes, _subgoal_changes(*reached))
+    return Comparison(
+        lots,
+        (a.calls, b.calls),
+        list(_changes(a, b, draws_of_one(len(MEASURES)), SHARE_DRAWS)),
+        _subgoal_changes(*reached),
+    )
 
 
 def _subgoals_of(store: HistoryStore, conversation_id: str) -> Sequence[str]:
@@ -359,7 +361,7 @@ def print_lots(
             "`call_started` says them. Nothing was compared. "
             "Compare two lots with --a and --b, or two days with --before and --after."
         )
-    found = [lots_compared(store, pair, now_ms, conditions) for pair in pairs]
+    found = (lots_compared(store, pair, now_ms, conditions) for pair in pairs)
     _print(
         [({} if lots else {"agent": each.lots[1].agent}, each) for each in found], as_json=as_json
     )

@@ -30,9 +30,10 @@ column is left out; median and p95 are of the waits. Programs get all columns.
 def calls_table(rows: Sequence[Mapping[str, Flat]], labels: Mapping[str, str], width: int) -> Table:
     """A line for each call, with its whole id, in so many characters."""
     ids = [str(row["conversation_id"]) for row in rows]
-    when = [_when(row["began_ms"] or row["first_known_ms"]) for row in rows]
     columns = [
-        FittedColumn("began, UTC", when),
+        FittedColumn(
+            "began, UTC", [_when(row["began_ms"] or row["first_known_ms"]) for row in rows]
+        ),
         FittedColumn("agent", _texts(rows, "labels.agent"), is_cut=True),
         *(
             FittedColumn(

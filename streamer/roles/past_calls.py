@@ -188,8 +188,12 @@ class StoredCalls:
         ids = {name for _, name in labels}
         if not ids:
             return []
-        asked = question._replace(ids=ids, most=None, skip=0)
-        there = {name for (name,) in store.values(asked, ["conversation_id"])}
+        there = {
+            name
+            for (name,) in store.values(
+                question._replace(ids=ids, most=None, skip=0), ["conversation_id"]
+            )
+        }
         return Counter(label for label, name in labels if name in there).most_common()
 
     def table(self, asked: PastQuery, site: Site, redact: Callable[[str], str] | None) -> bytes:
@@ -224,8 +228,12 @@ class StoredCalls:
             }
             for name, row in zip(ids, rows, strict=True)
         )
-        heads = [column.name for column in PAST_CALL_COLUMNS]
-        return csv_text([heads, *(row_of(PAST_CALL_COLUMNS, line) for line in lines)]).encode()
+        return csv_text(
+            [
+                [column.name for column in PAST_CALL_COLUMNS],
+                *(row_of(PAST_CALL_COLUMNS, line) for line in lines),
+            ]
+        ).encode()
 
     def versions(self, asked: LotsQuery) -> Versions:
         """Two lots of calls compared: those that are asked for, otherwise the newest versions of
@@ -241,15 +249,16 @@ class StoredCalls:
             versions = versions_in(store, since_ms, until_ms)
             pair = next(newest_pairs(versions), None)
             lots = asked.lots() or pair
-            compared = lots_compared(store, asked.within(lots), now_ms) if lots else None
-            return Versions(compared, versions, pair)
+            return Versions(
+                lots_compared(store, asked.within(lots), now_ms) if lots else None, versions, pair
+            )
 
     def usual(self, call: CallRow) -> Usual:
         """What calls of its agent were like on the day before the end of a call."""
         until_ms, agent = call.known_ms + 1, call.labels.agent
-        same = [Condition("labels.agent", "=", agent)]
         names = [each.name for each in CALL_MEASURES]
         with opened(self._settings, MAX_SECONDS) as store:
+            same = [Condition("labels.agent", "=", agent)]
             rows = store.find(CallSearch(until_ms - DAY_MS, until_ms, same, most=MAX_ROWS), names)
         medians = {
             name: median(known)

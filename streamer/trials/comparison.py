@@ -288,9 +288,9 @@ class GoalSetTrials:
         by_turn: defaultdict[int | None, list[Trial]] = defaultdict(list)
         for trial in self._without_success():
             by_turn[trial.stall_turn].append(trial)
-        stalls = [Stalled(turn, tuple(trials)) for turn, trials in by_turn.items()]
         return sorted(
-            stalls, key=lambda each: (-len(each.calls), each.turn is None, each.turn or 0)
+            (Stalled(turn, tuple(trials)) for turn, trials in by_turn.items()),
+            key=lambda each: (-len(each.calls), each.turn is None, each.turn or 0),
         )
 
     @cached_property
@@ -305,10 +305,10 @@ class GoalSetTrials:
             failures += counts
             for tool in counts:
                 by_tool[tool].append(trial)
-        tools = [
-            ToolErrors(tool, failures[tool], tuple(trials)) for tool, trials in by_tool.items()
-        ]
-        return sorted(tools, key=lambda each: (-len(each.calls), -each.failures, each.tool))
+        return sorted(
+            (ToolErrors(tool, failures[tool], tuple(trials)) for tool, trials in by_tool.items()),
+            key=lambda each: (-len(each.calls), -each.failures, each.tool),
+        )
 
     def _without_success(self) -> Iterator[Trial]:
         """Trials that failed and whose progress is known. A subgoal without a verdict may have been
@@ -617,12 +617,12 @@ _STOPPED: Final = "nothing was compared"  # it would be a comparison of other tr
 
 def from_past_calls(settings: Settings, since: str, gathered: Trials) -> int:
     """Reads live calls; gives the number of records that could not be read."""
-    since_ms = moment_given(since)
     with quiet_libraries(), reading(None, RECORDS, stopped=_STOPPED) as read:
-        past = _read_past_trials(
-            settings.kafka, since_ms, settings.console_url, gathered, read.event
+        unreadable = asyncio.run(
+            _read_past_trials(
+                settings.kafka, moment_given(since), settings.console_url, gathered, read.event
+            )
         )
-        unreadable = asyncio.run(past)
     if unreadable:
         say(
             f"{unreadable} records of a newer version, or of another program, were left out with "
@@ -651,8 +651,7 @@ def from_history(
             if stored is None or stored.call.state != "closed":
                 gathered.left_out[NOT_CLOSED] += 1
                 continue
-            goals = () if stored.goals is None else (stored.goals,)
-            rows = NewestRows([*goals, *stored.turns, stored.call])
+            rows = NewestRows(filter(None, [stored.goals, *stored.turns, stored.call]))
             trial = rows.trial(_call_page(console_url, call))
             gathered.add(
                 trial
@@ -832,9 +831,13 @@ def print_versus(gathered: Trials, names: tuple[str, str], *, as_json: bool) -> 
         print_document({**versus_json(versus, names), "left_out": dict(gathered.left_out)})
     else:
         changes = versus.changes()
-        # progress is among the measures of a call once more
-        shown_once = [each for each in changes if each.measure != "progress"]
-        output_console().print(changes_table(shown_once, (len(versus.a), len(versus.b))))
+        output_console().print(
+            changes_table(
+                # it is among the measures of a call once more
+                (each for each in changes if each.measure != "progress"),
+                (len(versus.a), len(versus.b)),
+            )
+        )
         for line in versus_lines(versus, names):
             print_line(line)
         if (remark := remark_on_chance(changes)) is not None:
@@ -861,11 +864,11 @@ def _lot(trials: Sequence[Trial], name: str) -> Sequence[Trial]:
             )
         lot = lot or begin_so
     if not lot:
-        groups = ", ".join(each.name for each in compared(trials))
         raise OperatorError(
             f"--compare {name}: expected a path with calls that have goals, the name of a goal set "
             "or the beginning of its digest; seen "
-            f"no such trial among {groups}. Nothing was compared. Name one of these."
+            f"no such trial among {', '.join(each.name for each in compared(trials))}. Nothing "
+            "was compared. Name one of these."
         )
     return lot
 
