@@ -25,6 +25,7 @@ from docs.table_columns import (
     call_lines,
     goals_lines,
     own_lines,
+    past_lines,
     trial_lines,
     trouble_lines,
     turn_lines,
@@ -52,6 +53,7 @@ _PARTS: Final[Mapping[str, Mapping[str, Callable[[], Iterator[str]]]]] = {
         "words": words_lines,
         "own": own_lines,
         "running calls": trouble_lines,
+        "past calls": past_lines,
         "trials": trial_lines,
     },
 }

@@ -17,6 +17,7 @@ from schemas.rows import CallRow, GoalsRow, OwnRow, Row, ToolWords, TurnRow, Wor
 from streamer.offline.scoring import ScoringPlan, scored
 from streamer.recordings.files import SAMPLE
 from streamer.recordings.reader import goals_for, read_recordings
+from streamer.roles.past_calls import PAST_CALL_COLUMNS
 from streamer.tables import TRIAL_COLUMNS, TROUBLE_COLUMNS, Computed
 
 MAX_EXAMPLE_CHARS: Final = 40
@@ -157,6 +158,11 @@ def _fields(of: type[Struct]) -> Iterator[str]:
 def trouble_lines() -> Iterator[str]:
     """The columns of a running call behind those of a call."""
     yield from _computed(TROUBLE_COLUMNS)
+
+
+def past_lines() -> Iterator[str]:
+    """The columns of the CSV of past calls."""
+    yield from _computed(PAST_CALL_COLUMNS)
 
 
 def trial_lines() -> Iterator[str]:

@@ -18,7 +18,7 @@ from pydantic import Field
 from consumers.console.api import MAX_ID_CHARS, MAX_QUERY_CHARS
 from consumers.console.page.drawing import counted
 from consumers.console.pages import Alert, Alerts
-from consumers.console.past import ASKED_COLUMNS, PAST_COLUMNS, UNKNOWN, differences, measured
+from consumers.console.past import ASKED_COLUMNS, PAST_COLUMNS, UNKNOWN, beside
 from consumers.console.serving import alerts_client, alerts_now
 from consumers.history.opening import opened
 from consumers.history.search import MAX_TEXT_CHARS, CallSearch, Condition
@@ -26,21 +26,21 @@ from consumers.runtime.process import OperatorError, SetupError, first_of, wall_
 from consumers.runtime.visible import visible
 from consumers.store.changes import remark_on_chance
 from schemas.scores.running import WantedCalls
+from streamer.changes import comparison_document
 from streamer.doctor.examination import examine, tell_all
 from streamer.doctor.findings import Finding, Verdict
 from streamer.doctor.folder import examine_folder
 from streamer.facts import LEAST_CHARS, installed_version
-from streamer.history.comparison import ComparedPeriod, compared, comparison_json, groups_given
+from streamer.history.comparison import ComparedPeriod, compared, groups_given
 from streamer.live_calls import CallsOnScreen, headline
 from streamer.one_call import FoundCall, call_lines, the_call
 from streamer.roles.past_calls import MAX_SECONDS as FIND_SECONDS
-from streamer.roles.past_calls import moment_of
 from streamer.served_calls import watch_in
 from streamer.served_folder import served
 from streamer.settings.all_settings import Settings
 from streamer.tables import RUNNING_COLUMNS, RunningCall, row_of
 from streamer.terminal import say, visible_json
-from streamer.time_bounds import moment_given, shown_moment
+from streamer.time_bounds import moment_given, moment_ms, shown_moment
 
 MAX_CHARS: Final = 20_000
 """Characters of an answer: some 6,000 tokens, of which an assistant keeps many."""
@@ -217,7 +217,7 @@ class Answers:
         conditions += [Condition.parse(where)] if where else []
         now_ms = wall_clock_ms()
         question = CallSearch(
-            moment_of(since, now_ms), now_ms + 1, conditions, said.split(), most=MOST_ROWS + 1
+            moment_ms(since, now_ms), now_ms + 1, conditions, said.split(), most=MOST_ROWS + 1
         )
         with opened(self._at_home().history, FIND_SECONDS) as store:
             rows = store.find(question, ASKED_COLUMNS)
@@ -255,16 +255,18 @@ class Answers:
         return found
 
     def compare_calls(self, first: _Id, second: _Id) -> Iterator[str]:
-        """Sets the measures of two calls beside each other: the first is the base, and each line
-        has how much more the second has, and whether it is better.
+        """Sets two calls beside each other: the first is the base. A sentence says what is better
+        in the second, and each measure and subgoal has a line.
         """
         a, b = (self._call(each).reported() for each in (first, second))
         yield f"A, the base: {a.conversation_id}"
         yield f"B: {b.conversation_id}"
-        for each in differences(measured(a), measured(b)):
+        found = beside(a, b)
+        yield found.sentence
+        for name, each in (*found.measures, *found.goals.items()):
+            apart = f"B less A {each.apart}, " if each.apart else ""
             yield (
-                f"{each.title}: A {each.values[0]}, B {each.values[1]}, B less A {each.apart}, so B "
-                f"is {each.judged}"
+                f"{name}: A {each.values[0]}, B {each.values[1]}, {apart}so B is {each.judged}"
             ).replace(UNKNOWN, "unknown")
 
     def compare_periods(
@@ -287,18 +289,24 @@ class Answers:
         whose change is more than chance.
         """
         columns = groups_given(by)
-        periods = ComparedPeriod.parse(before), ComparedPeriod.parse(after)
         with opened(self._at_home().history, COMPARE_SECONDS) as store:
-            groups = compared(store, *periods, columns, [Condition.parse(where)] if where else [])
+            groups = compared(
+                store,
+                ComparedPeriod.parse(before),
+                ComparedPeriod.parse(after),
+                columns,
+                [Condition.parse(where)] if where else [],
+            )
         if (
-            remark := remark_on_chance(change for each in groups for change in each.changes)
+            remark := remark_on_chance(change for _, each in groups for change in each.changes)
         ) is not None:
             yield remark
         if not groups:
             yield "No call is over and in one of the periods."
-        for group in comparison_json(groups, columns):
-            measures = group.pop("measures")
-            yield _json(group)
+        for group, found in groups:
+            document = comparison_document(found, dict(zip(columns, group, strict=True)))
+            measures = document.pop("measures")
+            yield _json(document)
             for name, each in sorted(
                 measures.items(), key=lambda item: not item[1]["is_more_than_chance"]
             ):

@@ -10,6 +10,7 @@ from consumers.console.page.rendering import render
 from consumers.console.page.whole import page_of
 from streamer.trials.calls import NewestRows
 from streamer.trials.comparison import (
+    DIGEST_CHARS,
     compared,
     errors,
     figures,
@@ -37,9 +38,7 @@ MOST_LINKS: Final = 12
 def over_many_calls(calls: Sequence[ReportedCall]) -> Markup | None:
     """The calls as trials of their goal sets; None if no two of them have goals."""
     found = (
-        NewestRows(
-            [*([] if call.goals_row is None else [call.goals_row]), *call.turns, call.row]
-        ).trial(call.anchor_id)
+        NewestRows(filter(None, [call.goals_row, *call.turns, call.row])).trial(call.anchor_id)
         for call in calls
     )
     trials = [trial for trial in found if trial is not None]
@@ -48,17 +47,22 @@ def over_many_calls(calls: Sequence[ReportedCall]) -> Markup | None:
     redacted = calls[0].shown  # by the settings, as every call does
     groups = compared(trials)
     ks = shown(fitting(groups, None), None)
+    # a digest tells nothing, and may look like a number of a person
+    names = [f"{redacted(each.goal_set.id)} {each.digest[:DIGEST_CHARS]}" for each in groups]
     return render(
         "trials.html",
-        rows=[(redacted(group.goal_set.id), None, list(figures(group, ks))) for group in groups],
+        rows=[
+            (name, None, list(figures(group, ks)))
+            for name, group in zip(names, groups, strict=True)
+        ],
         remarks=map(redacted, remarks(groups, None)),
         groups=[
             (
-                redacted(group.goal_set.id),
+                name,
                 [(redacted(phrase), trials) for phrase, trials in errors(group)],
                 (judge_errors(group) or "").removeprefix("judge: "),
             )
-            for group in groups
+            for name, group in zip(names, groups, strict=True)
         ],
         most_links=MOST_LINKS,
     )

@@ -4,6 +4,7 @@ it.
 
 from pathlib import Path
 
+from consumers.history.settings import HistorySettings
 from consumers.log.file import FILE_NAME
 from consumers.runtime.process import OperatorError
 from streamer.settings.all_settings import Settings
@@ -36,6 +37,16 @@ def history_of(folder: Path, settings: Settings | None = None) -> Path:
     return (None if settings is None else settings.history.folder) or folder / "history"
 
 
+def history_in(folder: Path | None, settings: Settings) -> HistorySettings:
+    """Where to read history: in a folder that a person gives, its own or that of `serve`; without
+    one, where the settings say.
+    """
+    if folder is None:
+        return settings.history
+    there = history_of(folder, settings)
+    return settings.history.model_copy(update={"folder": there, "clickhouse_url": None})
+
+
 def served(settings: Settings, folder: Path) -> Settings:
     """The settings with the history of a folder that `serve` keeps, and without what is on Kafka.
 
@@ -46,8 +57,10 @@ def served(settings: Settings, folder: Path) -> Settings:
         raise OperatorError(
             f"{folder}: no `callgauge serve` has kept calls here: there is no {FILE_NAME}."
         )
-    history = settings.history.model_copy(
-        update={"folder": history_of(folder, settings), "clickhouse_url": None}
+    return settings.model_copy(
+        update={
+            "history": history_in(folder, settings),
+            "goals": settings.goals.model_copy(update={"reads_topic": False}),
+            "topic_prefix": "",
+        }
     )
-    goals = settings.goals.model_copy(update={"reads_topic": False})
-    return settings.model_copy(update={"history": history, "goals": goals, "topic_prefix": ""})

@@ -118,7 +118,7 @@ TRIAL_COLUMNS: Final[tuple[Computed[Trial], ...]] = (
         "place", "text", "its file, or the address of its page", lambda trial: trial.place or None
     ),
     Computed("goal_set", "text", "the goals of the call", lambda trial: trial.goal_set.id),
-    Computed("goal_version", "text", "digest of their content", lambda trial: trial.version),
+    Computed("goal_digest", "text", "digest of their content", lambda trial: trial.digest),
     Computed(
         "success",
         "real",

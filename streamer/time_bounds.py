@@ -4,9 +4,7 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
-import typer
-
-from consumers.runtime.process import wall_clock_ms
+from consumers.runtime.process import SetupError, wall_clock_ms
 
 # Moments: the present, and moments as people type and read them.
 
@@ -23,7 +21,7 @@ def moment_ms(text: str, now_ms: int) -> int:
         now_ms: The present, from which "ago" counts.
 
     Raises:
-        ValueError: It is neither; the message names both forms.
+        SetupError: It is neither.
 
     Example:
         >>> moment_ms("2h", 10_000_000), moment_ms("1970-01-02", 0), moment_ms("1970-01-01T02:00+01:00", 0)
@@ -33,12 +31,12 @@ def moment_ms(text: str, now_ms: int) -> int:
         return now_ms - int(ago[1]) * _UNITS_MS[ago[2]]
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise ValueError(
+        return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1_000)
+    except (ValueError, OverflowError) as error:
+        raise SetupError(
             f"{text!r} is no moment: give how long ago, for example 30m, 2h or 7d, or a UTC time, "
-            "for example 2026-08-01T14:30"
+            "for example 2026-08-01T14:30. Nothing was done."
         ) from error
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1_000)
 
 
 def shown_moment(ms: int) -> str:
@@ -58,9 +56,6 @@ def moment_given(text: str) -> int:
     """The moment that a person names, in milliseconds since 1970.
 
     Raises:
-        BadParameter: The text is no moment.
+        SetupError: The text is no moment.
     """
-    try:
-        return moment_ms(text, wall_clock_ms())
-    except ValueError as error:
-        raise typer.BadParameter(f"{error}.") from error
+    return moment_ms(text, wall_clock_ms())

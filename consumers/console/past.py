@@ -4,6 +4,7 @@ versions compared. Pure.
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
@@ -22,20 +23,27 @@ from consumers.console.page.drawing import (
 from consumers.console.page.rendering import render
 from consumers.console.page.running import ID_CHARS
 from consumers.console.page.sections import LETTERS, timeline, words_by_turn
-from consumers.console.page.view import facts_of, verdict
+from consumers.console.page.view import facts_of, subgoals_of, verdict
 from consumers.console.pages import Site, page
 from consumers.store.changes import (
-    COMPARED,
+    CALL_MEASURES,
+    COST,
+    LISTED,
     MEASURES,
+    SUBGOAL,
+    USUAL_SINCE,
+    Beside,
     Change,
     ComparedMeasure,
     Comparison,
-    Judgement,
     Lot,
-    ends,
-    judgement,
-    more_calls_in_words,
+    Told,
+    VersionCalls,
+    alone,
+    calls_beside,
+    measure_of,
     shown,
+    told,
 )
 from schemas.scores.trouble import VERY_SLOW_MS
 
@@ -52,12 +60,19 @@ UNKNOWN: Final = "\u2013"
 _Text: Any = Field("", max_length=MAX_FIELD_CHARS)
 
 
-class PastQuery(BaseModel):
+class _Asked(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def query(self, **changes: object) -> str:
+        """The same question, or one that differs in these fields, as the query of an address."""
+        asked = self.model_copy(update=changes)
+        return "?" + urlencode(asked.model_dump(exclude_defaults=True))
+
+
+class PastQuery(_Asked):
     """Which past calls are asked for. `said` shows the last words of the caller; `day` is a date in
     UTC.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     since: str = _Text
     until: str = _Text
@@ -78,13 +93,8 @@ class PastQuery(BaseModel):
     page: int = Field(1, ge=1, le=MOST_PAGES)
 
     def query(self, **changes: object) -> str:
-        """The same question, or one that differs in these fields, as the query of an address.
-        Another order begins at its first page.
-        """
-        asked = {**self.model_dump(), "page": 1, **changes}
-        return "?" + urlencode(
-            {name: value for name, value in asked.items() if value and (name, value) != ("page", 1)}
-        )
+        """As of any question; another order begins at its first page."""
+        return super().query(**{"page": 1} | changes)
 
 
 FACETS: Final[Mapping[str, tuple[str, str]]] = {
@@ -102,13 +112,14 @@ FACETS: Final[Mapping[str, tuple[str, str]]] = {
 of history.
 """
 PRESETS: Final[Mapping[str, Mapping[str, str]]] = {
+    "Newest": {},
     "Never answered": {"outcome": "never_answered"},
     "Slow": {"trouble": "slow"},
     "Goals missed": {"trouble": "goals_missed"},
     "False alarms": {"label": "false-alarm", "since": "30d"},
     "Last words of abandoned calls": {"outcome": "hung_up,never_answered", "said": "last"},
 }
-"""Questions that are asked often."""
+"""Questions that are asked often, the newest call first."""
 _OUTCOMES: Final = {"hung_up": "hung up in silence", "failed": "failed: agent error"}
 
 
@@ -124,6 +135,9 @@ class PastFound(NamedTuple):
         said: By call, a turn and what was said in it: where the words were found, or the last words
             of the caller.
         labels: By call, the labels of people.
+        in_common: What calls with a chosen outcome or trouble have more often than the others, the
+            greatest difference first: field of the question, value, their share and that of the
+            others.
     """
 
     rows: Sequence[Mapping[str, Any]] = ()
@@ -132,10 +146,7 @@ class PastFound(NamedTuple):
     facets: Mapping[str, Sequence[tuple[str, int]]] = {}
     said: Mapping[str, tuple[int, str]] = {}
     labels: Mapping[str, Sequence[str]] = {}
-
-
-def _time(value: Any) -> str:
-    return seconds(float(value))
+    in_common: Sequence[tuple[str, str, float, float]] = ()
 
 
 def _began(value: Any) -> str:
@@ -146,29 +157,27 @@ PAST_COLUMNS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
     "first_known_ms": ("Began, UTC", _began),
     "labels.agent": ("Agent", str),
     "rank": ("Why", str),
-    "p50_ms": ("Median wait", _time),
-    "p95_ms": ("Slow wait, p95", _time),
-    "longest_wait_ms": ("Longest wait", _time),
+    "p50_ms": ("Median wait", seconds),
+    "p95_ms": ("Slow wait, p95", seconds),
+    "longest_wait_ms": ("Longest wait", seconds),
     "unanswered": ("Unanswered", str),
     "dead_airs": ("Dead air", str),
     "failed_tool_calls": ("Failed tools", str),
-    "goals.progress.result": ("Goals", lambda value: percent(float(value))),
+    "goals.progress.result": ("Goals", percent),
     "turns": ("Turns", str),
-    "length_ms": ("Length", lambda value: clock(float(value))),
-    "ended_reason": ("Ended", in_words),
+    "length_ms": ("Length", clock),
+    COST.name: (COST.title, lambda value: shown(COST, float(value))),
 }
-"""Columns of past calls: by the column of history, its heading and how a value is written; unknown
-is a dash.
+"""Columns of past calls, as the page has them and its CSV: by the column of history, its heading
+and how a value is written; unknown is a dash. Calls can be ordered by each.
 """
-SORTS: Final = [name for name in PAST_COLUMNS if name != "ended_reason"]
-"""Columns by which calls can be ordered."""
-SHOWN: Final = [name for name in SORTS if name not in {"dead_airs", "failed_tool_calls"}]
-"""Columns of the page: of the others its chips tell."""
-_TEXTS: Final = ("first_known_ms", "labels.agent", "rank")
+_IN_CSV: Final = frozenset({"dead_airs", "failed_tool_calls", "turns"})
+"""Columns for which the page has no room: its chips tell of most."""
 ASKED_COLUMNS: Final = (
     *(
-        *PAST_COLUMNS,
         "conversation_id",
+        *PAST_COLUMNS,
+        "ended_reason",
         "state",
         "outcome",
         "troubles",
@@ -188,42 +197,33 @@ ASKED_COLUMNS: Final = (
 """What is read of each call of the page."""
 
 
-def _past_text(call: Mapping[str, Any], name: str) -> str:
-    if name == "ended_reason" and call.get("state") == "running":
-        return "running"
-    if name == "ended_reason" and call.get("waiting.turn") is not None:
-        return f"no answer in turn {call['waiting.turn']}"
-    return UNKNOWN if call.get(name) is None else PAST_COLUMNS[name][1](call[name])
-
-
 def why(call: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What was wrong with a call, the worst first: how bad it was, and in words, as on the page of
     running calls.
     """
     outcome, turn = call.get("outcome"), call.get("waiting.turn")
-    if outcome == "never_answered":
-        yield "urgent", "the agent never spoke" if turn == 0 else "never answered"
-    elif outcome == "hung_up":
-        yield "urgent", f"hung up in silence, turn {turn}"
-    elif outcome == "failed":
-        yield "urgent", "failed: agent error"
-    unanswered, longest_ms, p50_ms = (
-        call.get("unanswered") or 0,
-        call.get("longest_wait_ms"),
-        call.get("p50_ms"),
-    )
-    spoke_over = (call.get("user_interruptions") or 0) + (call.get("assistant_interruptions") or 0)
+    bad_ends = {
+        "never_answered": "the agent never spoke" if turn == 0 else "never answered",
+        "hung_up": f"hung up in silence, turn {turn}",
+        "failed": "failed: agent error",
+    }
+    if outcome in bad_ends:
+        yield "urgent", bad_ends[outcome]
+    unanswered, longest_ms = call.get("unanswered") or 0, call.get("longest_wait_ms") or 0
     words = {
         "unanswered": ""
         if outcome == "never_answered" or (outcome == "hung_up" and unanswered == 1)
         else f"{counted(unanswered, 'turn')} unanswered",
         "agent_error": counted(call.get("errors.number") or 0, "agent error"),
-        "slow": f"slow: {seconds(longest_ms or 0)}"
-        if (longest_ms or 0) > VERY_SLOW_MS
-        else f"slow: median {seconds(p50_ms or 0)}",
+        "slow": f"slow: {seconds(longest_ms)}"
+        if longest_ms > VERY_SLOW_MS
+        else f"slow: median {seconds(call.get('p50_ms') or 0)}",
         "tool_fails": f"{call.get('failed_tools') or 'tool'} failed",
         "goals_missed": "goals missed",
-        "interruptions": counted(spoke_over, "interruption"),
+        "interruptions": counted(
+            sum(call.get(f"{side}_interruptions") or 0 for side in ("user", "assistant")),
+            "interruption",
+        ),
         "dead_air": "dead air"
         if call.get("dead_airs") == 1
         else f"dead air {call.get('dead_airs')} times",
@@ -237,25 +237,32 @@ def past_page(
     site: Site, asked: PastQuery, found: PastFound, remark: str, redact: Callable[[str], str] = str
 ) -> str:
     """The page of calls that are over."""
-    sort, sorts = asked.sort or "rank", [(name, PAST_COLUMNS[name][0]) for name in SORTS]
+    sort = asked.sort or "rank"
+    columns = [
+        name
+        for name in PAST_COLUMNS
+        if name not in _IN_CSV
+        and (name != COST.name or any(call.get(name) is not None for call in found.rows))
+    ]
     heads = [
         (
-            head,
+            PAST_COLUMNS[name][0],
             asked.query(
                 sort=name, up="1" * (not asked.up if name == sort else name == "labels.agent")
             ),
             name == sort,
-            name in _TEXTS,
+            name in {"first_known_ms", "labels.agent", "rank"},
         )
-        for name, head in sorts
-        if name in SHOWN
+        for name in columns
     ]
-    pages = min(MOST_PAGES, -(-found.total // ROWS))
     content = render(
         "past.html",
         asked=asked,
         presets=[
-            (name, PastQuery(**fields).query(since=fields.get("since", asked.since)))
+            (
+                name,
+                PastQuery(**{"sort": "first_known_ms", "since": asked.since, **fields}).query(),
+            )
             for name, fields in PRESETS.items()
         ],
         chosen=[
@@ -268,24 +275,33 @@ def past_page(
                 name,
                 FACETS[name][0],
                 [
-                    _value(asked, name, *each, most=max(calls for _, calls in values))
+                    _value(asked, name, *each, most=max(1, *(calls for _, calls in values)))
                     for each in values[:MOST_VALUES]
                 ],
             )
             for name, values in found.facets.items()
             if values
         ],
-        sorts=sorts,
+        sorts=[(name, head) for name, (head, _) in PAST_COLUMNS.items()],
         sort=sort,
         heads=heads,
-        rows=[_row(site, asked, found, call, redact) for call in found.rows],
+        rows=[_row(site, asked, found, call, columns, redact) for call in found.rows],
+        in_common=[
+            (
+                f"{in_words(facet)} {value}",
+                asked.query(**{facet: value}),
+                percent(share),
+                percent(others),
+            )
+            for facet, value, share, others in found.in_common
+        ],
         found=found,
         running=f"./?{urlencode(_chosen(asked, 'agent', 'version', 'tenant', 'environment'))}",
         first=(asked.page - 1) * ROWS + 1,
         turning=[
             (name, asked.query(page=number))
             for name, number in (("Previous", asked.page - 1), ("Next", asked.page + 1))
-            if 1 <= number <= pages
+            if 1 <= number <= min(MOST_PAGES, -(-found.total // ROWS))
         ],
         csv=f"past.csv{asked.query()}",
         remark=remark,
@@ -308,11 +324,10 @@ def _in_words(name: str, value: str) -> str:
 
 def _value(asked: PastQuery, name: str, value: str, calls: int, *, most: int) -> dict[str, Any]:
     is_chosen = value in getattr(asked, name).split(",") or value == getattr(asked, name)
-    address = asked.query(**{name: "" if is_chosen else value})
     return {
         "text": _in_words(name, value) or "unknown",
         "calls": calls,
-        "href": address if value else "",
+        "href": asked.query(**{name: "" if is_chosen else value}) if value else "",
         "is_chosen": is_chosen,
         "share": f"{100 * calls / most:.0f}%",
     }
@@ -323,22 +338,27 @@ def _row(
     asked: PastQuery,
     found: PastFound,
     call: Mapping[str, Any],
+    columns: Sequence[str],
     redact: Callable[[str], str],
 ) -> dict[str, Any]:
-    name = str(call["conversation_id"])
-    turn, text = found.said.get(name, (None, ""))
+    conversation_id = str(call["conversation_id"])
+    turn, text = found.said.get(conversation_id, (None, ""))
     labels = [call.get(f"labels.{each}") for each in ("version", "tenant", "environment")]
     return {
-        "id": name,
-        "short_id": name[-ID_CHARS:],
-        "href": site.call_href(name),
+        "id": conversation_id,
+        "short_id": conversation_id[-ID_CHARS:],
+        "href": site.call_href(conversation_id),
         "began": day_and_time(call.get("first_known_ms") or 0),
         "more": ", ".join(str(each) for each in labels if each not in {None, "unknown"}),
         "chips": list(why(call)),
-        "cells": [(column, PAST_COLUMNS[column][0], _past_text(call, column)) for column in SHOWN],
+        "cells": [
+            (name, head, UNKNOWN if call.get(name) is None else written(call[name]))
+            for name in columns
+            for head, written in [PAST_COLUMNS[name]]
+        ],
         "turn": turn,
         "said": marked(redact(text), asked.text),
-        "labels": found.labels.get(name, ()),
+        "labels": found.labels.get(conversation_id, ()),
     }
 
 
@@ -349,24 +369,11 @@ def marked(text: str, words: str) -> list[tuple[bool, str]]:
         >>> marked("No refund, sorry", "REFUND")
         [(False, 'No '), (True, 'refund'), (False, ', sorry')]
     """
-    sought = "|".join(map(re.escape, words.split())) or "(?!)"
-    return [
-        (place % 2 == 1, part)
-        for place, part in enumerate(re.split(f"({sought})", text, flags=re.IGNORECASE))
-        if part
-    ]
+    sought = re.compile(f"({'|'.join(map(re.escape, words.split())) or '(?!)'})", re.IGNORECASE)
+    return [(place % 2 == 1, part) for place, part in enumerate(sought.split(text)) if part]
 
 
 # Two calls side by side.
-
-
-_LONGEST: Final = ComparedMeasure("longest_wait_ms", "Longest wait", "ms", -1, 200)
-CALL_MEASURES: Final = tuple(
-    _LONGEST if each.name == "p95_ms" else each  # of some ten waits both are mostly the same
-    for each in COMPARED
-    if each.name in {*MEASURES, "length_ms"}
-)
-"""Measures by which two calls are compared."""
 
 
 class Usual(NamedTuple):
@@ -383,22 +390,6 @@ class Usual(NamedTuple):
     medians: Mapping[str, float]
 
 
-class Difference(NamedTuple):
-    """A measure of two calls, in words.
-
-    Attributes:
-        title: What it is called.
-        values: It in A and in B; unknown is a dash.
-        apart: How much more it is in B, with its unit.
-        judged: Whether B is better.
-    """
-
-    title: str
-    values: tuple[str, str]
-    apart: str
-    judged: Judgement
-
-
 def measured(call: ReportedCall) -> dict[str, float]:
     """The measures of a call that are known."""
     known = {
@@ -410,19 +401,25 @@ def measured(call: ReportedCall) -> dict[str, float]:
     return {name: value for name, value in known.items() if isinstance(value, int | float)}
 
 
-def differences(a: Mapping[str, float], b: Mapping[str, float]) -> Iterator[Difference]:
-    """The measures that at least one of two calls has; A is the base."""
-    for measure in CALL_MEASURES:
-        if measure.name in {*a, *b}:
-            before, after = a.get(measure.name), b.get(measure.name)
-            apart = None if before is None or after is None else after - before
-            yield Difference(
-                measure.title,
-                (shown(measure, before), shown(measure, after)),
-                shown(measure, apart, is_apart=True, has_sign=True),
-                # without chance: it is what it is
-                judgement(measure, Change(measure.name, before, after, 1, 1, apart, apart)),
-            )
+def beside(a: ReportedCall | Usual, b: ReportedCall) -> Beside:
+    """Compares a call with another one, or with what is usual."""
+    goals = {} if isinstance(a, Usual) else dict(_goals_beside(a, b))
+    return calls_beside(a.medians if isinstance(a, Usual) else measured(a), measured(b), goals)
+
+
+_REACHED: Final = {"Reached": 1, "Reached in ": 1, "Not reached": 0}
+
+
+def _goals_beside(a: ReportedCall, b: ReportedCall) -> Iterator[tuple[str, Told]]:
+    of_a, of_b = (
+        {call.shown(goal.id): (state, turn) for goal, state, turn, _ in subgoals_of(call)}
+        for call in (a, b)
+    )
+    for name in dict.fromkeys([*of_a, *of_b]):
+        states = [of.get(name, (UNKNOWN, None)) for of in (of_a, of_b)]
+        in_a, in_b = (state if turn is None else f"{state}turn {turn}" for state, turn in states)
+        change = alone(SUBGOAL, *(_REACHED.get(state) for state, _ in states))
+        yield name, told(SUBGOAL, change)._replace(values=(in_a, in_b), apart="")
 
 
 def comparison_page(
@@ -437,7 +434,6 @@ def comparison_page(
         remark: What a reader should know of it; empty for nothing.
     """
     letters, ids = LETTERS[-len(calls) :], [call.conversation_id for call in calls]
-    base = measured(calls[0]) if usual is None else usual.medians
     said = [words_by_turn(call, name) for name, call in zip(letters, calls, strict=True)]
     content = render(
         "compare.html",
@@ -448,7 +444,7 @@ def comparison_page(
         usual=usual,
         swapped=f"compare?{urlencode([('id', each) for each in reversed(ids)])}",
         remark=remark,
-        rows=list(differences(base, measured(calls[-1]))),
+        found=beside(calls[0] if usual is None else usual, calls[-1]),
         timeline=timeline(*calls),
         turns=[
             (turn, [(name, of.get(turn)) for name, of in zip(letters, said, strict=True)])
@@ -461,13 +457,13 @@ def comparison_page(
 # Two versions.
 
 
-class LotsQuery(BaseModel):
+class LotsQuery(_Asked):
     """Which two lots of calls are compared; with nothing, the two newest versions of the agent with
-    most calls.
+    most calls. `since` and `until` are the period of all versions, and of a lot that says none.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+    since: str = _Text
+    until: str = _Text
     a_agent: str = _Text
     a_version: str = _Text
     a_tenant: str = _Text
@@ -488,29 +484,42 @@ class LotsQuery(BaseModel):
         )
         return (a, b) if any((*a, *b)) else None
 
+    def within(self, lots: tuple[Lot, Lot]) -> tuple[Lot, Lot]:
+        """Two lots within the period, unless they have one of their own."""
+        a, b = (
+            lot._replace(since=lot.since or self.since, until=lot.until or self.until)
+            for lot in lots
+        )
+        return a, b
 
-def lots_query(lots: tuple[Lot, Lot]) -> str:
-    """Two lots as the query of an address."""
-    fields = {
-        f"{side}_{name}": value
-        for side, lot in zip("ab", lots, strict=True)
-        for name, value in lot._asdict().items()
-    }
-    return "?" + urlencode({name: value for name, value in fields.items() if value})
+    def between(self, a: Lot, b: Lot) -> str:
+        """Two other lots of the same period, as the address of their comparison."""
+        fields = {
+            f"{side}_{name}": value
+            for side, lot in (("a", a), ("b", b))
+            for name, value in lot._asdict().items()
+        }
+        return f"versions{self.query(**fields)}#compared"
 
 
 class Versions(NamedTuple):
-    """Two lots, and which others could be compared.
+    """The versions of a period, and two lots of calls.
 
     Attributes:
         comparison: The lots; None where there are none to compare.
-        names: By field of a lot, the names that calls have.
-        pairs: Lots that are worth a look: of each agent the two newest versions.
+        all: The versions of all agents, the newest of an agent first.
+        pair: The lots that are compared where nothing is said.
     """
 
     comparison: Comparison | None
-    names: Mapping[str, Sequence[str]] = {}
-    pairs: Sequence[tuple[Lot, Lot]] = ()
+    all: Sequence[VersionCalls] = ()
+    pair: tuple[Lot, Lot] | None = None
+
+
+PERIODS: Final = {"24h": "24 hours", "7d": "7 days", "30d": "30 days", "90d": "90 days"}
+"""Periods that are offered: as they are asked for, and in words."""
+MOST_VERSIONS: Final = 100
+"""Versions that are listed: those of the agents with most calls."""
 
 
 _LOT_FIELDS: Final = {
@@ -521,36 +530,43 @@ _LOT_FIELDS: Final = {
     "since": "From",
     "until": "Until",
 }
-_SUBGOAL: Final = ComparedMeasure("", "", "share", 1, 0.05)
 
 
 def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str) -> str:
     """The page of two lots of calls."""
     found = versions.comparison
-    lots = found.lots if found else asked.lots() or (Lot(), Lot())
+    lots = asked.lots() or versions.pair or (Lot(), Lot())
     content = render(
         "versions.html",
         fields=[
             (name, head, [(side, getattr(lot, name)) for side, lot in zip("ab", lots, strict=True)])
             for name, head in _LOT_FIELDS.items()
         ],
-        names=versions.names,
-        pairs=[
-            (
-                f"{b.agent} {a.version} \u2192 {b.version}",
-                f"versions{lots_query((a, b))}",
-                (a, b) == lots,
-            )
-            for a, b in versions.pairs
+        names={
+            name: sorted({getattr(each, name) for each in versions.all[:MOST_VERSIONS]} - {""})
+            for name in ("agent", "version")
+        },
+        asked=asked,
+        periods=[
+            (words, f"versions{asked.query(since=since, until='')}", since)
+            for since, words in PERIODS.items()
         ],
+        period=asked.since or USUAL_SINCE,
+        listed=LISTED,
+        versions=[
+            _version(asked, each, older, lots)
+            for each, older in zip_longest(versions.all, versions.all[1:])
+        ][:MOST_VERSIONS],
+        left_out=max(0, len(versions.all) - MOST_VERSIONS),
         found=found,
         verdict=found.verdict() if found else "",
         agent=lots[0].agent if lots[0].agent == lots[1].agent else "",
-        calls=[past_href(lot) for lot in lots],
-        swapped=f"versions{lots_query((lots[1], lots[0]))}",
+        calls=[past_href(lot) for lot in asked.within(lots)],
+        swapped=asked.between(lots[1], lots[0]),
         rows=[
-            _change(measure, change, [past_href(lot, measure) for lot in lots])
-            for measure, change in found.changes
+            _change(measure, change, [past_href(lot, measure) for lot in asked.within(lots)])
+            for change in found.changes
+            for measure in [measure_of(change.measure)]
         ]
         if found
         else [],
@@ -558,7 +574,7 @@ def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str)
             (
                 each.goal_set,
                 each.name,
-                _change(_SUBGOAL, each.change, []),
+                _change(SUBGOAL, each.change, []),
                 each.others,
                 [(site.call_href(name), name, name[-ID_CHARS:]) for name in each.flipped],
             )
@@ -571,37 +587,49 @@ def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str)
     return page(site, "Versions", content, here="versions")
 
 
+def _version(
+    asked: LotsQuery, seen: VersionCalls, older: VersionCalls | None, lots: tuple[Lot, Lot]
+) -> dict[str, Any]:
+    """A row of a version: its name compares it with the one before it, and it can be A or B."""
+    lot, (a, b) = Lot(seen.agent, seen.version), lots
+    is_next = older is not None and older.version and older.agent == seen.agent
+    return {
+        "name": f"{seen.agent} {seen.version or 'of an unknown version'}",
+        "has_version": bool(seen.version),
+        "href": asked.between(Lot(seen.agent, older.version), lot) if older and is_next else "",
+        "sides": (("A", asked.between(lot, b), lot == a), ("B", asked.between(a, lot), lot == b)),
+        "calls": seen.calls,
+        "calls_href": past_href(asked.within((lot, lot))[0]),
+        "seen": [_began(each) for each in (seen.first_ms, seen.last_ms)],
+        "cells": [shown(measure, seen.means.get(measure.name)) for measure in LISTED],
+    }
+
+
 def past_href(lot: Lot, measure: ComparedMeasure | None = None) -> str:
     """Where the calls of a lot are listed; of a measure by which calls can be ordered, those with
     the worst values first.
     """
     name = "" if measure is None else measure.name
     by = (
-        {"sort": name, "up": "1" if measure and measure.better > 0 else ""} if name in SORTS else {}
+        {"sort": name, "up": "1" if measure and measure.better > 0 else ""}
+        if name in PAST_COLUMNS
+        else {}
     )
     only = {
         "success": {"trouble": "goals_missed"},
         "ended_badly": {"outcome": "never_answered,hung_up,failed"},
     }.get(name, {})
-    return f"past{PastQuery(**lot._asdict()).query(since=lot.since or '30d', **by, **only)}"
+    return f"past{PastQuery(**lot._asdict()).query(since=lot.since or USUAL_SINCE, **by, **only)}"
 
 
 def _change(measure: ComparedMeasure, change: Change, hrefs: Sequence[str]) -> dict[str, Any]:
-    judged, reach = (
-        judgement(measure, change),
-        max(abs(change.low or 0), abs(change.high or 0), abs(change.change or 0)) or 1,
-    )
+    reach = max(abs(change.low or 0), abs(change.high or 0), abs(change.change or 0)) or 1
     scale = Scale(-reach, reach)
     has_ends = change.low is not None and change.high is not None
-    return {
+    return told(measure, change)._asdict() | {
         "title": measure.title,
-        "values": [shown(measure, each) for each in (change.before, change.after)],
         "hrefs": hrefs,
         "calls": (change.calls_before, change.calls_after),
-        "apart": shown(measure, change.change, is_apart=True, has_sign=True),
-        "ends": ends(measure, change),
-        "judged": judged,
-        "more": more_calls_in_words(measure, change),
         "from": scale.at(change.low or 0) if has_ends else "",
         "length": scale.length(change.low or 0, change.high or 0, 1) if has_ends else "",
         "at": scale.at(change.change or 0),

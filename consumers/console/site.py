@@ -195,8 +195,15 @@ class CallHistory(Protocol):
             OperatorError: The question cannot be understood, or its answer takes too long.
         """
 
-    def table(self, asked: PastQuery) -> bytes:
+    def table(
+        self, asked: PastQuery, site: pages.Site, redact: Callable[[str], str] | None
+    ) -> bytes:
         """The same calls, of all pages, as CSV.
+
+        Args:
+            asked: Which.
+            site: Has the address of a call's page.
+            redact: Redacts what was said; None where that is hidden.
 
         Raises:
             OperatorError: As `find`.
@@ -878,10 +885,13 @@ class ConsoleSite:
 
     async def _past_table(self, request: Request) -> Response:
         """The calls of the page of past calls, as CSV."""
-        past, (asked, _) = self._require_past(), self._past_query(request)
-        made = await self._made_of_history(("table", asked), lambda: past.table(asked))
+        past, site = self._require_past(), self._site(str(request.base_url))
+        asked, _ = self._past_query(request)
+        redact = self._redactor.redact if self._settings.words else None
         return Response(
-            made,
+            await self._made_of_history(
+                ("table", asked, site), lambda: past.table(asked, site, redact)
+            ),
             media_type="text/csv",
             headers={**_NO_STORE, "content-disposition": "attachment; filename=calls.csv"},
         )

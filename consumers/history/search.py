@@ -95,6 +95,9 @@ DERIVED: Final[Mapping[str, Derived]] = {
         'CASE WHEN "goals.success_final_turn.reason" IS NULL THEN '
         'coalesce("goals.success_final_turn", "goals.progress.success") END',
     ),
+    "unanswered_share": Derived(
+        "real", 'CASE WHEN "turn" > 0 THEN "unanswered" * 1.0 / "turn" END'
+    ),
     "length_ms": Derived(
         "integer",
         'CASE WHEN "state" = \'running\' THEN NULL ELSE coalesce("ended_ms" - "began_ms", '
@@ -108,8 +111,8 @@ DERIVED: Final[Mapping[str, Derived]] = {
   of the agent), `ended`, `running`
 - `troubles`: names of `TROUBLES`, a blank before and behind each
 - `rank`: the higher, the worse: how it ended, then its troubles, then its longest wait
-- `ended_badly`: 1 or 0; `success`: as a trial has it; `length_ms`; `day_ms`: when its day began, in
-  UTC
+- `ended_badly`: 1 or 0; `success`: as a trial has it; `unanswered_share`: of the turns of the
+  caller; `length_ms`; `day_ms`: when its day began, in UTC
 """
 KINDS: Final[Mapping[str, Kind]] = {name: each.kind for name, each in COLUMNS.items()} | {
     name: each.kind for name, each in DERIVED.items()

@@ -17,7 +17,9 @@ MEASURES: Final[Mapping[str, Column]] = {
     for column in CALL_COLUMNS
     if column.kind != "text"
     and column.name not in _NO_MEASURES
-    and not column.name.endswith(("_turn", ".turn", "known_ms", "last_ms", "ed_ms", "an_ms"))
+    and not column.name.endswith(
+        ("_turn", ".turn", "known_ms", "last_ms", "since_ms", "starts_ms", "ed_ms", "an_ms")
+    )
 }
 """Numbers of a call of which a mean says something: no places, no moments, no numbers of turns."""
 SEED: Final = 1
@@ -124,7 +126,7 @@ def remark_on_chance(changes: Iterable[Change]) -> str | None:
     by_chance = round(judged * 0.05)
     return (
         f"{judged} changes have an interval. If nothing had changed, about {by_chance} would be "
-        "called more than chance."
+        "called better or worse, higher or lower."
     )
 
 
@@ -208,9 +210,13 @@ SUCCESS: Final = ComparedMeasure("success", "All goals reached", "share", 1, 0.0
 PROGRESS: Final = ComparedMeasure("goals.progress.result", "Goals reached", "share", 1, 0.05)
 BAD_ENDS: Final = ComparedMeasure("ended_badly", "Ended badly", "share", -1, 0.05)
 WAIT: Final = ComparedMeasure("p50_ms", "Median wait", "ms", -1, 100)
+SLOW_WAIT: Final = ComparedMeasure("p95_ms", "Slow wait, p95", "ms", -1, 200)
+# a call that breaks off is a cheap one
+COST: Final = ComparedMeasure("cost_dollars", "Cost", "dollars", 0)
+SUBGOAL: Final = ComparedMeasure("", "", "share", 1, 0.05)
+"""A subgoal that some of the calls reached."""
 COMPARED: Final = (
-    *(SUCCESS, PROGRESS, BAD_ENDS, WAIT),
-    ComparedMeasure("p95_ms", "Slow wait, p95", "ms", -1, 200),
+    *(SUCCESS, PROGRESS, BAD_ENDS, WAIT, SLOW_WAIT),
     ComparedMeasure("speech.first_word_ms", "First word after", "ms", -1, 100),
     ComparedMeasure("unanswered", "Unanswered turns"),
     ComparedMeasure("dead_airs", "Dead air"),
@@ -222,10 +228,19 @@ COMPARED: Final = (
     ComparedMeasure("conversation_progression.result", "Progression", "", 1),
     ComparedMeasure("turns", "Turns", "", 0),
     ComparedMeasure("length_ms", "Length", "ms", 0),
-    # a call that breaks off is a cheap one
-    ComparedMeasure("cost_dollars", "Cost", "dollars", 0),
+    COST,
 )
 """The measures of a page and of a table of two versions, in their order."""
+LISTED: Final = (
+    *(WAIT, SLOW_WAIT),
+    ComparedMeasure("unanswered_share", "Unanswered", "share"),
+    *(BAD_ENDS, PROGRESS, COST),
+)
+"""The measures of a list of all versions, in their order."""
+
+
+USUAL_SINCE: Final = "30d"
+"""How far back the calls of a lot go that does not say it."""
 
 
 class Lot(NamedTuple):
@@ -261,6 +276,8 @@ class Lot(NamedTuple):
 
         >>> Lot("desk", "2").name_beside(Lot("desk", "1")), Lot().name_beside(Lot(since="7d"))
         ('version 2', 'all calls')
+        >>> Lot("desk", since="7d").name_beside(Lot("desk", until="7d"))
+        'the lot since 7d'
         """
         mine = {name: value for name, value in self._asdict().items() if value}
         own = {name: value for name, value in mine.items() if getattr(other, name) != value} or mine
@@ -268,7 +285,36 @@ class Lot(NamedTuple):
             value if name in {"agent", "tenant"} else f"{name} {value}"
             for name, value in own.items()
         ]
-        return ", ".join(said) or "all calls"
+        of_time = "the lot " * bool(own and not own.keys() - {"since", "until"})
+        return of_time + ", ".join(said) or "all calls"
+
+
+_BY_NAME: Final = {measure.name: measure for measure in COMPARED} | {"progress": PROGRESS}
+
+
+def measure_of(name: str) -> ComparedMeasure:
+    """The measure of a column; one that people do not compare versions by is called as it is."""
+    return _BY_NAME.get(name) or ComparedMeasure(name, name, better=0)
+
+
+class VersionCalls(NamedTuple):
+    """The calls of a version of an agent that are over and began in a period.
+
+    Attributes:
+        agent: The agent.
+        version: Its version; empty where none is said.
+        calls: How many.
+        first_ms: When the first of them began, in epoch ms.
+        last_ms: The same of the last.
+        means: By name of a measure of `LISTED` its mean; unknown ones are left out.
+    """
+
+    agent: str
+    version: str
+    calls: int
+    first_ms: float
+    last_ms: float
+    means: Mapping[str, float]
 
 
 class SubgoalChange(NamedTuple):
@@ -296,13 +342,13 @@ class Comparison(NamedTuple):
     Attributes:
         lots: Which.
         calls: How many calls each has.
-        changes: The measures of `COMPARED` that at least one lot has.
+        changes: The measures that at least one lot has.
         subgoals: The subgoals, those with the surest change first.
     """
 
     lots: tuple[Lot, Lot]
     calls: tuple[int, int]
-    changes: Sequence[tuple[ComparedMeasure, Change]]
+    changes: Sequence[Change]
     subgoals: Sequence[SubgoalChange]
 
     @property
@@ -318,11 +364,11 @@ class Comparison(NamedTuple):
                 f"There is no call of {self.names[bool(self.calls[0])]} that is over: nothing can "
                 "be compared."
             )
-        known = {measure.name: change for measure, change in self.changes}
+        known = {change.measure: change for change in self.changes}
         said = [
             _clause(measure, known[measure.name], words)
             for measure, words in (
-                (WAIT, ("faster", "slower", "no slower", "speed")),
+                (WAIT, ("is faster", "is slower", "is no slower", "speed")),
                 (
                     BAD_ENDS,
                     (
@@ -336,14 +382,8 @@ class Comparison(NamedTuple):
             )
             if measure.name in known
         ]
-        verb = (
-            "" if not said or not said[0].startswith(("faster", "slower", "no slower")) else "is "
-        )
         name = self.names[1]
-        return (
-            f"{name[:1].upper()}{name[1:]} "
-            f"{verb}{'; '.join(filter(None, said)) or 'has no measure to compare'}."
-        )
+        return f"{name[:1].upper()}{name[1:]} {'; '.join(said) or 'has no measure to compare'}."
 
 
 def _clause(measure: ComparedMeasure, change: Change, words: tuple[str, str, str, str]) -> str:
@@ -384,11 +424,8 @@ MOST_MORE_CALLS: Final = 10_000
 def more_calls_in_words(measure: ComparedMeasure, change: Change) -> str:
     """How many more calls of each lot would tell, in words; empty if there are enough."""
     more = more_calls(measure, change)
-    if not more:
-        return ""
-    if more > MOST_MORE_CALLS:
-        return f"more than {MOST_MORE_CALLS:,} more calls"
-    return "1 more call" if more == 1 else f"{more:,} more calls"
+    number = f"more than {MOST_MORE_CALLS:,}" if more > MOST_MORE_CALLS else f"{more:,}"
+    return f"{number} more call{'s' * (more > 1)}" * bool(more)
 
 
 def more_calls(measure: ComparedMeasure, change: Change) -> int:
@@ -432,6 +469,35 @@ def shown(
     return f"{sign}{digits}{end}"
 
 
+class Told(NamedTuple):
+    """A change of a measure in words.
+
+    Attributes:
+        values: It in the first and in the second lot; unknown is a dash.
+        apart: How much more it is in the second, with its unit.
+        ends: The interval of that.
+        judged: What can be said of it.
+        more: How many more calls would tell; empty if there are enough.
+    """
+
+    values: tuple[str, str]
+    apart: str
+    ends: str
+    judged: Judgement
+    more: str
+
+
+def told(measure: ComparedMeasure, change: Change) -> Told:
+    """A change in words, as pages and tables have it."""
+    return Told(
+        (shown(measure, change.before), shown(measure, change.after)),
+        shown(measure, change.change, is_apart=True, has_sign=True),
+        ends(measure, change),
+        judgement(measure, change),
+        more_calls_in_words(measure, change),
+    )
+
+
 _UNKNOWN: Final = "\u2013"
 _ENDS: Final = {"ms": " s", "share": " %", "dollars": " $", "": ""}
 
@@ -460,3 +526,70 @@ def ends(measure: ComparedMeasure, change: Change, *, is_size: bool = False) -> 
         (-change.high, -change.low) if is_size and change.high < 0 else (change.low, change.high)
     )
     return "[{}, {}]".format(*("\u2212" * (end < 0) + _digits(measure, end) for end in (low, high)))
+
+
+# Two calls.
+
+_LONGEST: Final = ComparedMeasure("longest_wait_ms", "Longest wait", "ms", -1, 200)
+CALL_MEASURES: Final = tuple(
+    _LONGEST if each.name == "p95_ms" else each  # of some ten waits both are mostly the same
+    for each in COMPARED
+    if each.name in {*MEASURES, "length_ms"}
+)
+"""Measures by which two calls are compared."""
+
+
+class Beside(NamedTuple):
+    """Two calls compared, A and B, of which A is the base.
+
+    Attributes:
+        sentence: What is better in B, what is worse, and by how much.
+        measures: The measures that at least one has, each with its title.
+        goals: By name of a subgoal the same, and whether it was reached in words.
+    """
+
+    sentence: str
+    measures: Sequence[tuple[str, Told]]
+    goals: Mapping[str, Told]
+
+
+_CLAUSES: Final = {
+    "p50_ms": ("answers {} sooner", "answers {} later"),
+    "longest_wait_ms": ("longest wait {} shorter", "longest wait {} longer"),
+    "speech.first_word_ms": ("first word {} sooner", "first word {} later"),
+    "unanswered": ("unanswered turns: {} less", "unanswered turns: {} more"),
+    "dead_airs": ("dead air: {} less", "dead air: {} more"),
+    "failed_tool_calls": ("failed tools: {} less", "failed tools: {} more"),
+    "stt_wer.result": ("word errors {} lower", "word errors {} higher"),
+}
+"""How it is said that a call is better, or worse, by so much; of other measures their title."""
+
+
+def calls_beside(
+    a: Mapping[str, float], b: Mapping[str, float], goals: Mapping[str, Told]
+) -> Beside:
+    """Compares two calls by their known measures, and by subgoals that are compared already."""
+    said: dict[str, list[str]] = {
+        judged: [f"{verb} {len(names)} goal{'s' * (len(names) > 1)} more ({names[0]})"]
+        if (names := [name for name, each in goals.items() if each.judged == judged])
+        else []
+        for judged, verb in (("better", "reaches"), ("worse", "misses"))
+    }
+    measures = []
+    for measure in CALL_MEASURES:
+        if measure.name in {*a, *b}:
+            change = alone(measure, a.get(measure.name), b.get(measure.name))
+            each = told(measure, change)
+            measures.append((measure.title, each))
+            if each.judged in said and (measure is not PROGRESS or not goals):
+                words = _CLAUSES.get(measure.name, (f"{measure.title.lower()} by {{}}",) * 2)
+                size = shown(measure, abs(change.change or 0), is_apart=True)
+                said[each.judged].append(words[each.judged == "worse"].format(size))
+    parts = (f"{name.title()} in B: {', '.join(of)}." for name, of in said.items() if of)
+    return Beside(" ".join(parts) or "B is neither better nor worse.", measures, goals)
+
+
+def alone(measure: ComparedMeasure, before: float | None, after: float | None) -> Change:
+    """The change from one call to another: no chance is in it, it is what it is."""
+    apart = None if before is None or after is None else after - before
+    return Change(measure.name, before, after, 1, 1, apart, apart)

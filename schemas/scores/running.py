@@ -228,7 +228,7 @@ class KnownTime:
 
 def age_of_data(known: KnownTime, now_ms: int, calls_running: int) -> tuple[str, bool]:
     """How old the newest score is, in words, and whether what is known is too old to say anything
-    of the calls that run.
+    of the calls that run. The end of a silence makes a score, too: it is no age of an event.
 
     Args:
         known: Up to when what happened is known.
@@ -243,7 +243,7 @@ def age_of_data(known: KnownTime, now_ms: int, calls_running: int) -> tuple[str,
     if age_ms < FRESH_MS:
         return f"newest score {to_seconds(age_ms):.1f} s old", False
     minutes, seconds = divmod(age_ms // MS_PER_SECOND, 60)
-    return f"no events for {minutes}:{seconds:02}", False
+    return f"nothing new for {minutes}:{seconds:02}", False
 
 
 @dataclass(frozen=True, slots=True)

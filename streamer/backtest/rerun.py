@@ -161,7 +161,7 @@ class RerunComparison:
         now: Trial | None,
         words: Mapping[int, Quote],
     ) -> None:
-        self.other_goals += (then and then.version) != (now and now.version)
+        self.other_goals += (then and then.digest) != (now and now.digest)
         found = (
             [] if then is None or now is None else flips(then.quoting(words), now.quoting(words))
         )

@@ -397,12 +397,8 @@ def _plan(since: str | None, until: str | None, *, obeys_facts: bool) -> Backtes
         raise typer.BadParameter(
             "--from-topics needs --since: from when on calls are evaluated again, for example 2h."
         )
-    try:
-        period = ComparedPeriod(
-            moment_ms(since, now_ms), now_ms if until is None else moment_ms(until, now_ms)
-        )
-    except ValueError as error:
-        raise typer.BadParameter(f"{error}.") from error
+    until_ms = now_ms if until is None else moment_ms(until, now_ms)
+    period = ComparedPeriod(moment_ms(since, now_ms), until_ms)
     if period.since_ms >= period.until_ms:
         raise typer.BadParameter("--since must be before --until.")
     return BacktestPlan(period, obeys_facts, now_ms)

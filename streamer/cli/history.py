@@ -11,6 +11,7 @@ from streamer.cli.options import (
     BootstrapOption,
     ConfigOption,
     CsvOption,
+    FolderOption,
     GoalsOption,
     JsonOption,
     JudgeOption,
@@ -44,14 +45,6 @@ WhereOption = Annotated[
         "--where",
         metavar="CONDITION",
         help="A column, a comparison and a value; several must all hold.",
-    ),
-]
-FolderOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--folder",
-        metavar="DIR",
-        help="The folder of history, or of `serve`; otherwise history.folder.",
     ),
 ]
 
@@ -583,15 +576,10 @@ def _folder(folder: Path | None, settings: "Settings") -> Path:
 def _opened(folder: Path | None, config: Path | None) -> "AbstractContextManager[HistoryStore]":
     """Opens history to read it: the folder that is given, or what the settings say."""
     from consumers.history.opening import opened
-    from consumers.history.settings import HistorySettings
+    from streamer.served_folder import history_in
     from streamer.settings.listing import settings_from
 
-    settings = settings_from(config)
-    if folder is None:
-        return opened(settings.history)
-    from streamer.served_folder import history_of
-
-    return opened(HistorySettings(folder=history_of(folder, settings)))
+    return opened(history_in(folder, settings_from(config)))
 
 
 def _conditions(where: "Sequence[str] | None", **labels: str | None) -> "list[Condition]":

@@ -33,6 +33,14 @@ PrefixOption = Annotated[
     str | None,
     typer.Option("--topic-prefix", metavar="TEXT", help="Put before every topic name as it is."),
 ]
+FolderOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--folder",
+        metavar="DIR",
+        help="The folder of history, or of `serve`; otherwise history.folder.",
+    ),
+]
 ServedOption = Annotated[
     Path | None,
     typer.Option(

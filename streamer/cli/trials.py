@@ -1,6 +1,5 @@
 """The command `trials`: repeated calls of each goal set, compared."""
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
@@ -14,13 +13,13 @@ from streamer.cli.options import (
     BootstrapOption,
     ConfigOption,
     CsvOption,
+    FolderOption,
     GoalsOption,
     JudgeOption,
     JudgeSwitch,
     ParquetOption,
     PrefixOption,
     ProcessesOption,
-    ServedOption,
     VerdictsOption,
     require_judge,
     wants_table,
@@ -59,7 +58,7 @@ def trials(
             metavar="A B",
             help=(
                 "Compare two lots call by call: each a PATH, a goal set's name or the beginning of "
-                "a version."
+                "its digest."
             ),
         ),
     ] = None,
@@ -99,15 +98,15 @@ def trials(
     since: Annotated[
         str | None, typer.Option(metavar="WHEN", help=f"{SINCE_HELP} {_SINCE} unless given.")
     ] = None,
-    folder: ServedOption = None,
+    folder: FolderOption = None,
     bootstrap: BootstrapOption = None,
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
 ) -> None:
     """Compares repeated calls: pass@k, judges, errors.
 
-    A trial is one call. Calls with the same goal set, in the same version, are compared with each
-    other: how many succeed, how far they get, pass@k (how likely one of k calls succeeds) and
+    A trial is one call. Calls with the same goal set, and the same content of it, are compared
+    with each other: how many succeed, how far they get, pass@k (how likely one of k calls succeeds) and
     pass^k (how likely all of k calls succeed).
 
     Judges agree as often as a vote of the judge says what the majority of its verdict says. A call
@@ -126,8 +125,8 @@ def trials(
     PATH holds recordings, which are scored as by `callgauge score`, or files of rows. With
     --from-topics, calls that closed since then are read from the topic scores in no consumer group,
     and console_url makes the links to their pages. With --history calls that began since then are
-    read from the files of the role history, which keeps them longer than the topics, and with
-    --from-topics --folder from those of `callgauge serve`.
+    read from the files of the role history, which keeps them longer than the topics. --folder names
+    a folder of history, or of `callgauge serve`.
 
     With --compare two lots of calls stand side by side, as of two goal sets, prompts or versions of
     the agent: success, progress, each measure of a call and each of one's own (its mean in a call),
@@ -147,9 +146,8 @@ def trials(
         callgauge trials output/my-run --goals goals/ --causes --judge on --verdicts answers.jsonl
         callgauge trials --compare before.jsonl after.jsonl
         callgauge trials --from-topics --since 2h
-        callgauge trials --from-topics --since 2h --folder calls
         callgauge trials --from-topics --csv > trials.csv
-        callgauge trials --history --since 30d
+        callgauge trials --history --since 30d --folder calls
     """
     from streamer.settings.listing import settings_from
     from streamer.trials.calls import Trials
@@ -160,6 +158,8 @@ def trials(
         print_comparison,
         print_trials,
         print_versus,
+        require_trials,
+        say_left_out,
     )
 
     is_table = wants_table(as_csv, parquet, as_json, k, compare, causes)
@@ -167,53 +167,64 @@ def trials(
         from streamer.tables import require_parquet
 
         require_parquet(parquet)
-    if compare is not None and k:
-        raise typer.BadParameter(
-            "--k is for trials of one goal set: leave it out, or leave --compare out."
-        )
-    if compare is not None and causes:
-        raise typer.BadParameter(
-            "--causes is of trials that are not compared in two lots: leave it out, or leave "
-            "--compare out."
-        )
-    if folder is not None and not from_topics:
-        raise typer.BadParameter(
-            "--folder is of use only with --from-topics: history.folder is for --history."
-        )
-    if history and from_topics:
-        raise typer.BadParameter(
-            "--history and --from-topics both say where the calls are: leave one of them out."
-        )
-    is_scored = from_topics or history
+    is_scored, asks_judge = from_topics or history, judge is JudgeSwitch.ON
     if compare is not None and not is_scored:
         more = [Path(name) for name in compare if name and Path(name).exists()]
         paths = [
             *(paths or ()),
             *(path for path in dict.fromkeys(more) if path not in (paths or ())),
         ]
-    _require_fitting(
-        paths, since, bootstrap, topic_prefix, from_topics=from_topics, history=history
-    )
-    require_judge(verdicts, judge)
-    asks_judge = judge is JudgeSwitch.ON
-    if is_scored and (
-        goals is not None
-        or (asks_judge and not causes)
-        or agent is not None
-        or processes is not None
-    ):
-        raise typer.BadParameter(
+    source = "--history" if history else "--from-topics"
+    for is_wrong, why in (
+        (
+            compare is not None and k,
+            "--k is for trials of one goal set: leave it out, or leave --compare out.",
+        ),
+        (
+            compare is not None and causes,
+            "--causes is of trials that are not compared in two lots: leave it out, or leave "
+            "--compare out.",
+        ),
+        (
+            history and from_topics,
+            "--history and --from-topics both say where the calls are: leave one of them out.",
+        ),
+        (
+            folder is not None and not is_scored,
+            "--folder has live calls: it is of use only with --from-topics or --history.",
+        ),
+        (
+            is_scored and paths,
+            f"{source} reads live calls: leave the paths out, or leave {source} out.",
+        ),
+        (
+            not is_scored and not paths,
+            "Name recordings or files of rows, or use --from-topics or --history.",
+        ),
+        (
+            not from_topics and (bootstrap or topic_prefix or (since and not history)),
+            "--since, --bootstrap and --topic-prefix are for --from-topics: leave them out.",
+        ),
+        (
+            is_scored and (goals or agent or processes or (asks_judge and not causes)),
             "Live calls are scored already: leave out --goals, --agent and --processes, and "
-            "--judge unless it is for --causes."
-        )
+            "--judge unless it is for --causes.",
+        ),
+    ):
+        if is_wrong:
+            raise typer.BadParameter(why)
+    require_judge(verdicts, judge)
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
-    if folder is not None:
-        from streamer.served_folder import served
-
-        settings = served(settings, folder)
     gathered = Trials()
     if history or folder is not None:
-        unread = from_history(settings, since or _SINCE, gathered)
+        from streamer.served_folder import history_in, served
+
+        there = (
+            history_in(folder, settings)
+            if history or folder is None
+            else served(settings, folder).history
+        )
+        unread = from_history(there, settings.console_url, since or _SINCE, gathered)
     elif from_topics:
         unread = from_past_calls(settings, since or _SINCE, gathered)
     else:
@@ -228,6 +239,7 @@ def trials(
             asks_judge=asks_judge,
             quotes=compare is not None or causes,
         )
+    require_trials(gathered)
     is_complete = True
     if is_table:
         print_trials(gathered, parquet)
@@ -243,29 +255,6 @@ def trials(
                 causes_of, settings=settings, asks_judge=asks_judge, verdicts=verdicts
             )
         is_complete = print_comparison(gathered, k, causes_in, as_json=as_json)
+    say_left_out(gathered)
     if unread or not is_complete:
         raise typer.Exit(1)
-
-
-def _require_fitting(
-    paths: Sequence[Path] | None,
-    since: str | None,
-    bootstrap: str | None,
-    prefix: str | None,
-    *,
-    from_topics: bool,
-    history: bool,
-) -> None:
-    name = "--history" if history else "--from-topics"
-    if (from_topics or history) and paths:
-        raise typer.BadParameter(
-            f"{name} reads live calls: leave the paths out, or leave {name} out."
-        )
-    if not from_topics and not history and not paths:
-        raise typer.BadParameter(
-            "Name recordings or files of rows, or use --from-topics or --history."
-        )
-    if not from_topics and (bootstrap or prefix or (since and not history)):
-        raise typer.BadParameter(
-            "--since, --bootstrap and --topic-prefix are for --from-topics: leave them out."
-        )

@@ -179,7 +179,10 @@ def _newest_finding(state: LogFileState, now_ms: int) -> Finding:
             what_to_do,
         )
     age_ms = max(0, now_ms - state.newest_ms)
-    seen = f"the last event came {duration(age_ms - age_ms % 1_000)} ago"
+    seen = (
+        f"the last event came {duration(age_ms - age_ms % 1_000)} ago; pages and `top` count from "
+        "the newest score, which the end of a silence makes without an event"
+    )
     if age_ms >= SILENT_MS:
         return Finding(
             check,

@@ -7,32 +7,38 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
-from typing import Any, Final, NamedTuple
-
-import typer
+from itertools import groupby
+from typing import Final, NamedTuple
 
 from consumers.history.search import CallSearch, Condition, HistoryStore
 from consumers.runtime.process import SetupError, wall_clock_ms
 from consumers.store.changes import (
     COMPARED,
+    LISTED,
     MEASURES,
     MOST_FLIPPED,
     PROGRESS,
     SHARE_DRAWS,
     SUCCESS,
+    USUAL_SINCE,
     Change,
     Comparison,
     Lot,
     SubgoalChange,
+    VersionCalls,
     change_of,
-    changes_json,
     draws_of_one,
     remark_on_chance,
 )
 from schemas.columns import Flat
-from streamer.changes import changes_table, comparison_document, comparison_table, flipped_lines
+from schemas.units import DAY_MS
+from streamer.changes import (
+    changes_table,
+    comparison_document,
+    flipped_lines,
+)
 from streamer.terminal import output_console, print_document, print_line, say
-from streamer.time_bounds import moment_given, moment_ms
+from streamer.time_bounds import moment_given, moment_ms, shown_moment
 
 GROUPS: Final = (
     *(
@@ -48,6 +54,8 @@ GROUPS: Final = (
 MOST_GROUPS: Final = 200
 """Most groups of one comparison."""
 _RANGE: Final = ".."
+
+_ALL: Final = tuple(dict.fromkeys([*(measure.name for measure in COMPARED), *MEASURES]))
 
 Group = tuple[str, ...]
 
@@ -70,47 +78,42 @@ class ComparedPeriod(NamedTuple):
         The ends of a range may be moments, too: `7d..2026-11-20T12:00`.
 
         Raises:
-            BadParameter: It is neither, or ends before it begins.
+            SetupError: It is neither, or ends before it begins.
         """
         first, dots, last = text.partition(_RANGE)
         try:
             end_ms = moment_given(
                 (date.fromisoformat(last if dots else first) + timedelta(days=1)).isoformat()
             )
-        except (ValueError, OverflowError):
+        except (ValueError, OverflowError, SetupError):
             if not dots:
-                raise typer.BadParameter(
+                raise SetupError(
                     f"{text!r} is no day: give a day in UTC, for example 2026-11-20, or a range, "
-                    "2026-11-13..2026-11-20."
+                    "2026-11-13..2026-11-20. Nothing was compared."
                 ) from None
             end_ms = moment_given(last)
         period = cls(moment_given(first), end_ms)
         if period.since_ms >= period.until_ms:
-            raise typer.BadParameter(f"{text!r} ends before it begins.")
+            raise SetupError(f"{text!r} ends before it begins. Nothing was compared.")
         return period
 
 
-class Compared(NamedTuple):
-    """The calls of one group, with as many of them as each period has."""
-
-    group: Group
-    calls_before: int
-    calls_after: int
-    changes: Sequence[Change]
-
-
 class _Lot:
-    """The known values of the calls of one group in one period."""
+    """The known values of some calls, by the names of their columns."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Iterable[str]) -> None:
         self.calls = 0
-        self.values = {measure: array("d") for measure in MEASURES}
+        self.values = {name: array("d") for name in names}
+
+    @property
+    def means(self) -> dict[str, float]:
+        return {name: sum(known) / len(known) for name, known in self.values.items() if known}
 
     def add(self, row: Iterable[Flat]) -> None:
         self.calls += 1
-        for measure, value in zip(MEASURES, row, strict=True):
+        for known, value in zip(self.values.values(), row, strict=True):
             if isinstance(value, int | float):
-                self.values[measure].append(value)
+                known.append(value)
 
 
 def groups_given(text: str | None) -> Group:
@@ -136,8 +139,8 @@ def compared(
     after: ComparedPeriod,
     by: Group = (),
     conditions: Sequence[Condition] = (),
-) -> list[Compared]:
-    """Compares the closed calls of two periods.
+) -> list[tuple[Group, Comparison]]:
+    """Compares the closed calls of two periods by every measure.
 
     Args:
         store: History.
@@ -147,7 +150,7 @@ def compared(
         conditions: Only calls that meet them.
 
     Returns:
-        The groups, those with most calls first.
+        The groups with their comparison, without subgoals; those with most calls first.
 
     Raises:
         SetupError: There are too many groups.
@@ -160,7 +163,7 @@ def compared(
             [Condition("state", "=", "closed"), *conditions],
             most=None,
         )
-        for row in store.values(question, [*by, *MEASURES]):
+        for row in store.values(question, [*by, *_ALL]):
             group = tuple("" if value is None else str(value) for value in row[: len(by)])
             if group not in lots:
                 if len(lots) == MOST_GROUPS:
@@ -169,39 +172,30 @@ def compared(
                         "was compared. Compare by fewer "
                         "columns, or only the calls of one agent."
                     )
-                lots[group] = (_Lot(), _Lot())
+                lots[group] = (_Lot(_ALL), _Lot(_ALL))
             lots[group][place].add(row[len(by) :])
-    draws = draws_of_one(len(MEASURES) * len(lots))
+    draws = draws_of_one(len(_ALL) * len(lots))
+    a, b = (
+        Lot("", "", "", "", *(shown_moment(ms).removesuffix(" 00:00:00") for ms in period))
+        for period in (before, after)
+    )
     found = [
-        Compared(
-            group, was.calls, now.calls, [_change(measure, was, now, draws) for measure in MEASURES]
-        )
+        (group, Comparison((a, b), (was.calls, now.calls), [*_changes(was, now, draws, draws)], []))
         for group, (was, now) in lots.items()
     ]
-    return sorted(found, key=lambda each: (-each.calls_before - each.calls_after, each.group))
+    return sorted(found, key=lambda each: (-sum(each[1].calls), each[0]))
 
 
-def _change(measure: str, was: _Lot, now: _Lot, draws: int) -> Change:
-    return change_of(measure, was.values[measure], now.values[measure], most_draws=draws)
-
-
-def comparison_json(groups: Sequence[Compared], by: Group) -> list[dict[str, Any]]:
-    """The comparison as plain values."""
-    return [
-        {
-            "group": dict(zip(by, each.group, strict=True)),
-            "calls_before": each.calls_before,
-            "calls_after": each.calls_after,
-            "measures": changes_json(each.changes),
-        }
-        for each in groups
-    ]
+def _changes(was: _Lot, now: _Lot, draws: int, of_shares: int) -> Iterator[Change]:
+    """The changes of what at least one lot has; `of_shares` are the draws for shares of goals."""
+    for name, before in was.values.items():
+        if before or now.values[name]:
+            most_draws = of_shares if name in {SUCCESS.name, PROGRESS.name} else draws
+            yield change_of(name, before, now.values[name], most_draws=most_draws)
 
 
 # Two lots of calls, as of two versions of an agent.
 
-USUAL_SINCE: Final = "30d"
-"""How far back the calls of a lot go that does not say it."""
 MOST_SUBGOALS: Final = 50
 """Subgoals of one comparison, those with the surest change."""
 _PARTS: Final = re.compile(
@@ -229,22 +223,18 @@ def lot_given(text: str) -> Lot:
     return Lot(**parts)
 
 
-def calls_of(lot: Lot, now_ms: int) -> CallSearch:
-    """The calls of a lot that are over.
+def calls_of(lot: Lot, now_ms: int, conditions: Sequence[Condition] = ()) -> CallSearch:
+    """The calls of a lot that are over, and meet these conditions.
 
     Raises:
         SetupError: A moment of it is none.
     """
-    try:
-        since_ms, until_ms = (
-            moment_ms(lot.since or USUAL_SINCE, now_ms),
-            moment_ms(lot.until or "0s", now_ms) + 1,
-        )
-    except (ValueError, OverflowError) as error:
-        raise SetupError(f"{error}. Nothing was compared.") from error
-    conditions = [Condition(f"labels.{name}", "=", value) for name, value in lot.labels.items()]
+    labels = (Condition(f"labels.{name}", "=", value) for name, value in lot.labels.items())
     return CallSearch(
-        since_ms, until_ms, [Condition("state", "=", "closed"), *conditions], most=None
+        moment_ms(lot.since or USUAL_SINCE, now_ms),
+        moment_ms(lot.until, now_ms) if lot.until else now_ms + 1,
+        [Condition("state", "=", "closed"), *labels, *conditions],
+        most=None,
     )
 
 
@@ -260,45 +250,29 @@ def lots_compared(
     Raises:
         SetupError: A moment is none.
     """
-    names = [measure.name for measure in COMPARED]
-    values: list[dict[str, list[float]]] = []
+    found: list[_Lot] = []
     reached: list[dict[tuple[str, str], list[tuple[str, float]]]] = []
     subgoals: dict[str, Sequence[str]] = {}
     for lot in lots:
-        question = calls_of(lot, now_ms)
-        question = question._replace(conditions=[*question.conditions, *conditions])
-        rows = list(store.values(question, [*names, *_GOALS]))
-        known = [
-            [float(value) for value in column if isinstance(value, int | float)]
-            for column in zip(*rows, strict=True)
-        ]
-        values.append(dict(zip(names, known, strict=False)) | {"": [0.0] * len(rows)})
-        found = defaultdict(list)
-        for call, goal_set, digest, results in (row[len(names) :] for row in rows):
+        found.append(_Lot(measure.name for measure in COMPARED))
+        reached.append(defaultdict(list))
+        for *row, call, goal_set, digest, results in store.values(
+            calls_of(lot, now_ms, conditions), [*found[-1].values, *_GOALS]
+        ):
+            found[-1].add(row)
             if isinstance(results, str) and isinstance(digest, str):
                 if digest not in subgoals:
                     subgoals[digest] = _subgoals_of(store, str(call))
                 for name, result in zip(subgoals[digest], results.split(", "), strict=False):
                     if result != "?":
-                        found[str(goal_set), name].append((str(call), float(result)))
-        reached.append(found)
-    a, b = values
-    draws = dict.fromkeys([SUCCESS.name, PROGRESS.name], SHARE_DRAWS)
-    changes = [
-        (
-            measure,
-            change_of(
-                measure.name,
-                was,
-                now,
-                most_draws=draws.get(measure.name, draws_of_one(len(MEASURES))),
-            ),
-        )
-        for measure in COMPARED
-        if (was := a.get(measure.name, [])) or b.get(measure.name)
-        for now in [b.get(measure.name, [])]
-    ]
-    return Comparison(lots, (len(a[""]), len(b[""])), changes, _subgoal_changes(*reached))
+                        reached[-1][str(goal_set), name].append((str(call), float(result)))
+    a, b = found
+    return Comparison(
+        lots,
+        (a.calls, b.calls),
+        list(_changes(a, b, draws_of_one(len(MEASURES)), SHARE_DRAWS)),
+        _subgoal_changes(*reached),
+    )
 
 
 def _subgoals_of(store: HistoryStore, conversation_id: str) -> Sequence[str]:
@@ -327,35 +301,32 @@ def _subgoal_changes(
     return found[:MOST_SUBGOALS]
 
 
-def versions_in(
-    store: HistoryStore, since_ms: int, until_ms: int
-) -> dict[str, list[tuple[str, int]]]:
-    """The versions of each agent with their calls that are over, the newest version last; the agent
-    with most calls first.
+def versions_in(store: HistoryStore, since_ms: int, until_ms: int) -> list[VersionCalls]:
+    """The versions of all agents with their calls that are over: the agent with most calls first,
+    of an agent the newest version.
     """
-    question = CallSearch(
-        since_ms, until_ms, [Condition("state", "=", "closed")], most=None, counts=True
-    )
-    calls: dict[str, Counter[str]] = defaultdict(Counter)
-    first_ms: dict[tuple[str, str], float] = {}
-    for agent, version, day_ms, number in store.values(
-        question, ["labels.agent", "labels.version", "day_ms"]
-    ):
-        if version is not None and isinstance(number, int) and isinstance(day_ms, int):
-            key = str(agent), str(version)
-            calls[key[0]][key[1]] += number
-            first_ms[key] = min(day_ms, first_ms.get(key, day_ms))
-    return {
-        agent: sorted(of.items(), key=lambda each: (first_ms[agent, each[0]], _in_order(each[0])))
-        for agent, of in sorted(calls.items(), key=lambda each: -each[1].total())
-    }
+    question = CallSearch(since_ms, until_ms, [Condition("state", "=", "closed")], most=None)
+    names = ("first_known_ms", *(measure.name for measure in LISTED))
+    lots: defaultdict[tuple[str, str], _Lot] = defaultdict(lambda: _Lot(names))
+    calls: Counter[str] = Counter()
+    for agent, version, *row in store.values(question, ["labels.agent", "labels.version", *names]):
+        lots[str(agent), str(version or "")].add(row)
+        calls[str(agent)] += 1
+    found = [
+        VersionCalls(agent, version, lot.calls, min(began_ms), max(began_ms), lot.means)
+        for (agent, version), lot in lots.items()
+        for began_ms in [lot.values.pop("first_known_ms")]
+    ]
+    found.sort(key=lambda each: (each.first_ms // DAY_MS, _in_order(each.version)), reverse=True)
+    return sorted(found, key=lambda each: (-calls[each.agent], each.agent))
 
 
-def newest_pairs(versions: Mapping[str, Sequence[tuple[str, int]]]) -> Iterator[tuple[Lot, Lot]]:
+def newest_pairs(versions: Iterable[VersionCalls]) -> Iterator[tuple[Lot, Lot]]:
     """Of each agent with several versions the newest, and the one before it."""
-    for agent, of in versions.items():
-        if len(of) > 1:
-            (before, _), (after, _) = of[-2:]
+    said = (each for each in versions if each.version)
+    for agent, of in groupby(said, lambda each: each.agent):
+        after, before, *_ = (*(each.version for each in of), "", "")
+        if before:
             yield Lot(agent, before), Lot(agent, after)
 
 
@@ -382,7 +353,7 @@ def print_lots(
         SetupError: A moment of a lot is none.
     """
     now_ms = wall_clock_ms()
-    versions = {} if lots else versions_in(store, moment_ms(USUAL_SINCE, now_ms), now_ms + 1)
+    versions = [] if lots else versions_in(store, moment_ms(USUAL_SINCE, now_ms), now_ms + 1)
     pairs = [(lots[0], lots[1])] if lots else list(newest_pairs(versions))[:MOST_GROUPS]
     if not pairs:
         say(
@@ -390,18 +361,10 @@ def print_lots(
             "`call_started` says them. Nothing was compared. "
             "Compare two lots with --a and --b, or two days with --before and --after."
         )
-    found = [lots_compared(store, pair, now_ms, conditions) for pair in pairs]
-    if as_json:
-        print_document([comparison_document(each) for each in found])
-        return
-    for each in found:
-        print_line(f"{each.lots[1].agent}: {each.verdict()}" if not lots else each.verdict())
-        print_line(f"A: {each.names[0]}. B: {each.names[1]}.")
-        output_console().print(comparison_table(each))
-        for line in flipped_lines(each.subgoals):
-            print_line(line)
-        print_line()
-    _tell_of_chance(change for each in found for _, change in each.changes)
+    found = (lots_compared(store, pair, now_ms, conditions) for pair in pairs)
+    _print(
+        [({} if lots else {"agent": each.lots[1].agent}, each) for each in found], as_json=as_json
+    )
 
 
 def print_periods(
@@ -415,26 +378,27 @@ def print_periods(
 ) -> None:
     """Prints the comparison of two periods, group by group."""
     groups = compared(store, before, after, by, conditions)
-    if as_json:
-        print_document(comparison_json(groups, by))
-        return
-    if not groups:
+    if not groups and not as_json:
         say(f"No call in {store.place} is over and in one of the periods.")
-    for each in groups:
-        if by:
-            print_line(
-                ", ".join(
-                    f"{name} {value or 'unknown'}"
-                    for name, value in zip(by, each.group, strict=True)
-                )
-            )
-        output_console().print(
-            changes_table(each.changes, (each.calls_before, each.calls_after), ("before", "after"))
+    _print([(dict(zip(by, group, strict=True)), each) for group, each in groups], as_json=as_json)
+
+
+def _print(found: Sequence[tuple[Mapping[str, str], Comparison]], *, as_json: bool) -> None:
+    """Prints comparisons, each of calls that have some values in common."""
+    if as_json:
+        print_document([comparison_document(each, group) for group, each in found])
+        return
+    for group, each in found:
+        common = ", ".join(
+            f"{name.removeprefix('labels.')} {value or 'unknown'}" for name, value in group.items()
         )
+        print_line(f"{common}: {each.verdict()}" if common else each.verdict())
+        print_line(f"A: {each.names[0]}. B: {each.names[1]}.")
+        output_console().print(changes_table(each.changes, each.calls, subgoals=each.subgoals))
+        for line in flipped_lines(each.subgoals):
+            print_line(line)
         print_line()
-    _tell_of_chance(change for each in groups for change in each.changes)
-
-
-def _tell_of_chance(changes: Iterable[Change]) -> None:
-    if (remark := remark_on_chance(changes)) is not None:
+    if (
+        remark := remark_on_chance(change for _, each in found for change in each.changes)
+    ) is not None:
         say(remark)

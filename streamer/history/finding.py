@@ -3,7 +3,7 @@ none was.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from rich.table import Table
 
@@ -14,46 +14,38 @@ from schemas.units import DAY_MS
 from streamer.fitting import FittedColumn, fitted
 from streamer.time_bounds import shown_moment
 
-
-class _Shown(NamedTuple):
-    """A column of history for people: what stands above it, how a value is written, and when it is
-    left out.
-    """
-
-    head: str
-    written: Callable[[float], str]
-    leaves: int
-
-
-_SHOWN: Final = {
-    "turns": _Shown("turns", str, 6),
-    "p50_ms": _Shown("median", seconds, 1),
-    "p95_ms": _Shown("p95", seconds, 4),
-    "unanswered": _Shown("unanswered", str, 3),
-    "goals.progress.result": _Shown("goals", percent, 2),
-    "dead_airs": _Shown("dead air", str, 5),
+_SHOWN: Final[Mapping[str, tuple[str, Callable[[float], str], int]]] = {
+    "turns": ("turns", str, 6),
+    "p50_ms": ("median", seconds, 1),
+    "p95_ms": ("p95", seconds, 4),
+    "unanswered": ("unanswered", str, 3),
+    "goals.progress.result": ("goals", percent, 2),
+    "dead_airs": ("dead air", str, 5),
 }
-"""Numbers of the table for people; median and p95 are of the waits. Programs get all columns."""
+"""Numbers of the table for people: what stands above each, how a value is written, and when the
+column is left out; median and p95 are of the waits. Programs get all columns.
+"""
 
 
 def calls_table(rows: Sequence[Mapping[str, Flat]], labels: Mapping[str, str], width: int) -> Table:
     """A line for each call, with its whole id, in so many characters."""
     ids = [str(row["conversation_id"]) for row in rows]
-    when = [_when(row["began_ms"] or row["first_known_ms"]) for row in rows]
     columns = [
-        FittedColumn("began, UTC", when),
+        FittedColumn(
+            "began, UTC", [_when(row["began_ms"] or row["first_known_ms"]) for row in rows]
+        ),
         FittedColumn("agent", _texts(rows, "labels.agent"), is_cut=True),
         *(
             FittedColumn(
-                each.head,
+                head,
                 [
-                    each.written(value) if isinstance(value := row[name], int | float) else "-"
+                    written(value) if isinstance(value := row[name], int | float) else "-"
                     for row in rows
                 ],
-                each.leaves,
+                leaves,
                 is_number=True,
             )
-            for name, each in _SHOWN.items()
+            for name, (head, written, leaves) in _SHOWN.items()
         ),
         FittedColumn("failed tools", _texts(rows, "failed_tools"), 7, is_cut=True),
         FittedColumn("version", _texts(rows, "labels.version"), 8, is_cut=True),

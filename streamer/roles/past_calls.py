@@ -1,13 +1,14 @@
 """History as the pages of the console ask for it."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
+from operator import itemgetter
 from statistics import median
 
+from consumers.console.pages import Site
 from consumers.console.past import (
     ASKED_COLUMNS,
-    CALL_MEASURES,
     FACETS,
     ROWS,
     LotsQuery,
@@ -15,9 +16,12 @@ from consumers.console.past import (
     PastQuery,
     Usual,
     Versions,
+    why,
 )
 from consumers.history.opening import opened
 from consumers.history.search import (
+    COLUMNS,
+    KINDS,
     MAX_ROWS,
     MAX_TEXT_CHARS,
     OUTCOMES,
@@ -28,14 +32,15 @@ from consumers.history.search import (
 )
 from consumers.history.settings import HistorySettings
 from consumers.runtime.process import SetupError, wall_clock_ms
+from consumers.store.changes import CALL_MEASURES, USUAL_SINCE
 from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
 from schemas.columns import Flat
 from schemas.rows import CallRow, WordsRow
 from schemas.units import DAY_MS
-from streamer.history.comparison import USUAL_SINCE, lots_compared, newest_pairs, versions_in
-from streamer.tables import csv_text
-from streamer.time_bounds import moment_ms
+from streamer.history.comparison import lots_compared, newest_pairs, versions_in
+from streamer.tables import Computed, csv_text, row_of
+from streamer.time_bounds import moment_ms, shown_moment
 
 MAX_SECONDS = 5.0
 """How long a question of a page may take. A search for a word over 200,000 calls takes half of one;
@@ -43,29 +48,61 @@ who asks more gets no page.
 """
 USUAL_HOURS = "24h"
 """How far back past calls go where nothing is said."""
-MOST_PAIRS = 8
-"""Agents whose newest versions are offered."""
-MOST_NAMES = 200
-"""Names of one kind that are offered."""
+LEAST_COMPARED = 5
+"""Calls on each side without which nothing is said of what they have in common."""
+LEAST_APART = 0.2
+"""The least difference of two shares that is worth a word."""
+MOST_IN_COMMON = 3
+"""Values that are named as common to calls."""
+_WHOSE = ("agent", "version", "tenant", "environment", "goal_set", "day")
+"""Facets that may be behind an outcome or a trouble."""
 SNIPPET_CHARS = 160
 """Characters of what was said that are shown around the words that were found."""
-_TABLE_COLUMNS = (
-    "conversation_id",
-    *(name for name in ASKED_COLUMNS if name != "conversation_id"),
-    "known_ms",
+MOST_LAST_WORDS = 1_000
+"""Calls of one CSV whose last words are looked up, a millisecond each: the first of them."""
+
+
+def _utc(ms: Flat) -> str | None:
+    return None if ms is None else f"{shown_moment(int(ms)).replace(' ', 'T')}Z"
+
+
+_Line = Mapping[str, Flat]
+
+
+def _as_it_is(name: str) -> Computed[_Line]:
+    meaning = COLUMNS[name].meaning if name in COLUMNS else "as [`--where`](history.md) takes it"
+    return Computed(name, KINDS[name], meaning, itemgetter(name))
+
+
+_TABLE_COLUMNS = (*ASKED_COLUMNS, "ended_ms", "known_ms")
+PAST_CALL_COLUMNS: Sequence[Computed[_Line]] = (
+    *map(_as_it_is, _TABLE_COLUMNS),
+    Computed(
+        "began",
+        "text",
+        "`first_known_ms` in UTC, by ISO 8601",
+        lambda line: _utc(line["first_known_ms"]),
+    ),
+    Computed(
+        "ended", "text", "`ended_ms` in UTC, by ISO 8601", lambda line: _utc(line["ended_ms"])
+    ),
+    Computed(
+        "why",
+        "text",
+        "what was wrong, in the words of the page, the worst first",
+        lambda line: "; ".join(text for _, text in why(line)) or None,
+    ),
+    Computed("annotations", "text", "labels of people", itemgetter("annotations")),
+    Computed(
+        "last_words",
+        "text",
+        f"the last words of the caller, of the first {MOST_LAST_WORDS:,} calls; none with "
+        "`console.words` false",
+        itemgetter("last_words"),
+    ),
+    Computed("page", "text", "address of its page", itemgetter("page")),
 )
-
-
-def moment_of(text: str, now_ms: int) -> int:
-    """A moment that a page asks for.
-
-    Raises:
-        SetupError: It is none.
-    """
-    try:
-        return moment_ms(text[:MAX_TEXT_CHARS], now_ms)
-    except (ValueError, OverflowError) as error:
-        raise SetupError(f"{error}. Nothing was searched.") from error
+"""The columns of the CSV of past calls: those that the page has, and what its rows say beside."""
 
 
 class StoredCalls:
@@ -73,8 +110,10 @@ class StoredCalls:
     elsewhere or not at all.
     """
 
-    def __init__(self, settings: HistorySettings) -> None:
+    def __init__(self, settings: HistorySettings, console_url: str | None = None) -> None:
+        """`console_url` is where people find the pages; None for where the console was asked."""
         self._settings = settings
+        self._console_url = console_url
 
     def find(self, asked: PastQuery) -> PastFound:
         """The calls of a page, with counts of what all that are asked for have in common.
@@ -87,30 +126,21 @@ class StoredCalls:
         with opened(self._settings, MAX_SECONDS) as store:
             labels = store.labels()
             every, question = (_labelled(each, asked.label, labels) for each in (every, question))
-            counts = list(
-                store.values(
-                    every._replace(counts=True), [column for _, column in FACETS.values() if column]
-                )
-            )
+            counts = _counted(store, every)
             rows = store.find(question, ASKED_COLUMNS)
             ids = [str(row["conversation_id"]) for row in rows]
-            said: dict[str, tuple[int, str]] = {}
-            if asked.text or asked.said:
-                for each in ids:
-                    stored = store.call(each)
-                    found = None if stored is None else _said_in(stored.words, asked.text.split())
-                    said |= {} if found is None else {each: found}
-            people = {
-                name: sorted({each.label for each in of if each.label})
-                for name, of in store.annotations_of(ids).items()
-            }
+            said = _said_of(store, ids, asked.text) if asked.text or asked.said else {}
+            people = _people(store, ids)
             of_label = self._label_counts(store, question, labels)
         facets = {name: _counts_of(counts, asked, name) for name in FACETS}
-        chosen = asked.outcome.split(",") if asked.outcome else OUTCOMES[:-1]
-        outcomes = dict(facets["outcome"])
-        total = sum(calls for name, calls in outcomes.items() if name in chosen)
         return PastFound(
-            rows, total, outcomes.get("running", 0), facets | {"label": of_label}, said, people
+            rows,
+            _number(counts, asked),
+            dict(facets["outcome"]).get("running", 0),
+            facets | {"label": of_label},
+            said,
+            people,
+            _in_common(counts, asked),
         )
 
     def _questions(self, asked: PastQuery) -> tuple[CallSearch, CallSearch]:
@@ -118,9 +148,9 @@ class StoredCalls:
         choose.
         """
         now_ms = wall_clock_ms()
-        until_ms = moment_of(asked.until, now_ms) if asked.until else now_ms + 1
+        until_ms = moment_ms(asked.until, now_ms) if asked.until else now_ms + 1
         where = [Condition.parse(asked.where)] if asked.where else []
-        since_ms = moment_of(asked.since or USUAL_HOURS, now_ms)
+        since_ms = moment_ms(asked.since or USUAL_HOURS, now_ms)
         if asked.day and not asked.since:  # all of the day, and not what is left of it
             since_ms = min(since_ms, _day_ms(asked.day))
         every = CallSearch(
@@ -131,17 +161,16 @@ class StoredCalls:
             most=None,
         )
         outcomes = asked.outcome.split(",") if asked.outcome else OUTCOMES[:-1]
-        chosen = [Condition("outcome", "!=", each) for each in OUTCOMES if each not in outcomes]
-        plain = ("agent", "version", "tenant", "environment", "goal_set")
-        chosen += [
-            Condition(FACETS[name][1], "=", value)
-            for name in plain
-            if (value := getattr(asked, name))
-        ]
-        if asked.trouble:
-            chosen.append(Condition("troubles", "~", f" {asked.trouble} "))
-        if asked.day:
-            chosen.append(Condition("day_ms", "=", _day_ms(asked.day)))
+        chosen = (
+            *(Condition("outcome", "!=", each) for each in OUTCOMES if each not in outcomes),
+            *(
+                Condition(FACETS[name][1], "=", value)
+                for name in ("agent", "version", "tenant", "environment", "goal_set")
+                if (value := getattr(asked, name))
+            ),
+            *(Condition("troubles", "~", f" {each} ") for each in asked.trouble.split()),
+            *(Condition("day_ms", "=", _day_ms(each)) for each in asked.day.split()),
+        )
         require_column(asked.sort or "rank", "sort")
         page = every._replace(
             conditions=[*where, *chosen],
@@ -159,23 +188,52 @@ class StoredCalls:
         ids = {name for _, name in labels}
         if not ids:
             return []
-        asked = question._replace(ids=ids, most=None, skip=0)
-        there = {name for (name,) in store.values(asked, ["conversation_id"])}
+        there = {
+            name
+            for (name,) in store.values(
+                question._replace(ids=ids, most=None, skip=0), ["conversation_id"]
+            )
+        }
         return Counter(label for label, name in labels if name in there).most_common()
 
-    def table(self, asked: PastQuery) -> bytes:
+    def table(self, asked: PastQuery, site: Site, redact: Callable[[str], str] | None) -> bytes:
         """The calls of all pages as CSV, `MAX_ROWS` at most.
+
+        Args:
+            asked: Which.
+            site: Has the address of a call's page, unless the settings do.
+            redact: Redacts what was said; None where that is hidden.
 
         Raises:
             OperatorError: As `find`.
         """
+        if self._console_url is not None:
+            site = site._replace(root=f"{self._console_url.rstrip('/')}/")
         _, question = self._questions(asked)
         with opened(self._settings, MAX_SECONDS) as store:
             question = _labelled(
                 question._replace(most=MAX_ROWS, skip=0), asked.label, store.labels()
             )
             rows = store.find(question, _TABLE_COLUMNS)
-        return csv_text([_TABLE_COLUMNS, *(list(row.values()) for row in rows)]).encode()
+            ids = [str(row["conversation_id"]) for row in rows]
+            people = _people(store, ids)
+            said = {} if redact is None else _said_of(store, ids[:MOST_LAST_WORDS])
+        last_words = {name: redact(text) for name, (_, text) in said.items() if redact}
+        lines: Iterable[_Line] = (
+            row
+            | {
+                "annotations": " ".join(people.get(name, ())),
+                "last_words": last_words.get(name),
+                "page": site.call_href(name),
+            }
+            for name, row in zip(ids, rows, strict=True)
+        )
+        return csv_text(
+            [
+                [column.name for column in PAST_CALL_COLUMNS],
+                *(row_of(PAST_CALL_COLUMNS, line) for line in lines),
+            ]
+        ).encode()
 
     def versions(self, asked: LotsQuery) -> Versions:
         """Two lots of calls compared: those that are asked for, otherwise the newest versions of
@@ -185,37 +243,28 @@ class StoredCalls:
             OperatorError: As `find`.
         """
         now_ms = wall_clock_ms()
-        since_ms = moment_of(USUAL_SINCE, now_ms)
-        labels = ("agent", "version", "tenant", "environment")
+        since_ms = moment_ms(asked.since or USUAL_SINCE, now_ms)
+        until_ms = moment_ms(asked.until, now_ms) if asked.until else now_ms + 1
         with opened(self._settings, MAX_SECONDS) as store:
-            pairs = list(newest_pairs(versions_in(store, since_ms, now_ms + 1)))[:MOST_PAIRS]
-            question = CallSearch(since_ms, now_ms + 1, most=None, counts=True)
-            seen = [
-                row[:-1] for row in store.values(question, [f"labels.{name}" for name in labels])
-            ]
-            names = {
-                name: sorted({str(row[place]) for row in seen if row[place] is not None})[
-                    :MOST_NAMES
-                ]
-                for place, name in enumerate(labels)
-            }
-            lots = asked.lots() or next(iter(pairs), None)
+            versions = versions_in(store, since_ms, until_ms)
+            pair = next(newest_pairs(versions), None)
+            lots = asked.lots() or pair
             return Versions(
-                None if lots is None else lots_compared(store, lots, now_ms), names, pairs
+                lots_compared(store, asked.within(lots), now_ms) if lots else None, versions, pair
             )
 
     def usual(self, call: CallRow) -> Usual:
         """What calls of its agent were like on the day before the end of a call."""
         until_ms, agent = call.known_ms + 1, call.labels.agent
-        same = [Condition("labels.agent", "=", agent)]
         names = [each.name for each in CALL_MEASURES]
         with opened(self._settings, MAX_SECONDS) as store:
+            same = [Condition("labels.agent", "=", agent)]
             rows = store.find(CallSearch(until_ms - DAY_MS, until_ms, same, most=MAX_ROWS), names)
-        medians: dict[str, float] = {}
-        for name in names:
-            known = [value for row in rows if isinstance(value := row[name], int | float)]
-            if known:
-                medians[name] = median(known)
+        medians = {
+            name: median(known)
+            for name in names
+            if (known := [each for row in rows if isinstance(each := row[name], int | float)])
+        }
         return Usual(agent, len(rows), medians)
 
     def call(self, conversation_id: str, at_ms: int | None = None) -> StoredCall | None:
@@ -252,20 +301,51 @@ def _day_ms(text: str) -> int:
         ) from None
 
 
-def _counts_of(
-    counts: Iterable[Sequence[Flat]], asked: PastQuery, facet: str
-) -> list[tuple[str, int]]:
+_Counts = Sequence[tuple[Mapping[str, Sequence[str]], int]]
+"""Calls that have the same values of all facets: the values by facet, and how many calls."""
+
+
+def _counted(store: HistoryStore, question: CallSearch) -> _Counts:
+    columns = {name: column for name, (_, column) in FACETS.items() if column}
+    return [
+        (dict(zip(columns, map(_facet_values, columns, values), strict=True)), int(str(calls)))
+        for *values, calls in store.values(question._replace(counts=True), list(columns.values()))
+    ]
+
+
+def _counts_of(counts: _Counts, asked: PastQuery, facet: str) -> list[tuple[str, int]]:
     """The values of one facet with the number of calls, as all other facets choose them; days
-    newest first.
+    newest first. What is chosen is there even where no call has it.
     """
-    columns = [name for name, (_, column) in FACETS.items() if column]
     found: Counter[str] = Counter()
-    for *values, calls in counts:
-        of = dict(zip(columns, map(_facet_values, columns, values), strict=True))
-        if facet in of and all(_is_in(of[name], asked, name) for name in columns if name != facet):
+    for of, calls in counts:
+        if facet in of and all(_is_in(of[name], asked, name) for name in of if name != facet):
             for value in of[facet]:
-                found[value] += calls if isinstance(calls, int) else 0
+                found[value] += calls
+    if chosen := getattr(asked, facet):
+        found.update(dict.fromkeys(chosen.split(",") if facet == "outcome" else [chosen], 0))
     return sorted(found.items(), reverse=True) if facet == "day" else found.most_common()
+
+
+def _number(counts: _Counts, asked: PastQuery) -> int:
+    """How many calls all facets choose."""
+    return sum(calls for of, calls in counts if all(_is_in(of[name], asked, name) for name in of))
+
+
+def _in_common(counts: _Counts, asked: PastQuery) -> list[tuple[str, str, float, float]]:
+    """What calls with the outcome or trouble that is chosen have more often than the others."""
+    every = asked.model_copy(update={"outcome": "", "trouble": ""})
+    these = _number(counts, asked)
+    others = _number(counts, every) - these
+    found = []
+    for name in _WHOSE if min(these, others) >= LEAST_COMPARED else ():
+        of_these = dict(_counts_of(counts, asked, name))
+        for value, calls in _counts_of(counts, every, name):
+            number = of_these.get(value, 0)
+            share, other_share = number / these, (calls - number) / others
+            if value and not getattr(asked, name) and share - other_share >= LEAST_APART:
+                found.append((name, value, share, other_share))
+    return sorted(found, key=lambda each: each[3] - each[2])[:MOST_IN_COMMON]
 
 
 def _facet_values(name: str, value: Flat) -> Sequence[str]:
@@ -281,6 +361,24 @@ def _is_in(values: Sequence[str], asked: PastQuery, name: str) -> bool:
     if name == "outcome":
         return values[0] in (chosen.split(",") if chosen else OUTCOMES[:-1])
     return not chosen or chosen in values
+
+
+def _people(store: HistoryStore, ids: Sequence[str]) -> dict[str, list[str]]:
+    return {
+        name: sorted({each.label for each in of if each.label})
+        for name, of in store.annotations_of(ids).items()
+    }
+
+
+def _said_of(
+    store: HistoryStore, ids: Iterable[str], sought: str = ""
+) -> dict[str, tuple[int, str]]:
+    found = {
+        name: _said_in(stored.words, sought.split())
+        for name in ids
+        if (stored := store.call(name)) is not None
+    }
+    return {name: said for name, said in found.items() if said is not None}
 
 
 def _said_in(words: Sequence[WordsRow], sought: Sequence[str]) -> tuple[int, str] | None:

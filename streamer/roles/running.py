@@ -495,7 +495,9 @@ def _maker(
                 redactor,
                 instruments,
                 annotate=partial(annotate, kafka, redactor),
-                past=StoredCalls(settings.history) if settings.history.is_read else None,
+                past=StoredCalls(settings.history, settings.console_url)
+                if settings.history.is_read
+                else None,
                 version=installed_version(),
                 names=settings.http_names,
                 reads_own=settings.measures.is_on,

@@ -186,7 +186,7 @@ class OneMachine:
                 redactor,
                 instruments,
                 annotate=partial(self._annotate, redactor),
-                past=StoredCalls(settings.history),
+                past=StoredCalls(settings.history, settings.console_url),
                 version=installed_version(),
                 max_bytes=MAX_KEPT_BYTES,
             )

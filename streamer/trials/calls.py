@@ -107,7 +107,7 @@ class Trial:
         place: Where a person finds the call: a file, or the address of its page; empty if neither
             is known.
         goal_set: Its goals.
-        version: Digest of the goals: sets of one name and two contents have two.
+        digest: Of the content of its goals: sets of one name and two contents have two.
         success: Whether every subgoal was reached by the last turn that counts, or why nobody
             knows.
         progress: Share of the subgoals that were reached, or why that is unknown.
@@ -130,7 +130,7 @@ class Trial:
     conversation_id: str
     place: str
     goal_set: GoalSet
-    version: str
+    digest: str
     success: bool | str
     progress: float | str
     subgoals: tuple[SubgoalOutcome, ...]
@@ -283,7 +283,7 @@ class NewestRows:
             conversation_id=self.call.conversation_id,
             place=place,
             goal_set=goal_set,
-            version=goals.digest,
+            digest=goals.digest,
             success=known,
             progress=_shown(success if goals.progress is None else goals.progress.result),
             subgoals=subgoals,
@@ -393,7 +393,7 @@ class Trials:
             self.left_out[TOO_MANY] += 1
         else:
             self.found.append(
-                replace(trial, goal_set=self._sets.setdefault(trial.version, trial.goal_set))
+                replace(trial, goal_set=self._sets.setdefault(trial.digest, trial.goal_set))
             )
 
 

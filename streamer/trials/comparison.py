@@ -24,6 +24,7 @@ from consumers.engine.agent_inspect import (
 )
 from consumers.history.opening import opened
 from consumers.history.search import CallSearch
+from consumers.history.settings import HistorySettings
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.kafka.ranges import onlooker
 from consumers.runtime.process import OperatorError, wall_clock_ms
@@ -65,14 +66,14 @@ from streamer.trials.calls import (
     words_by_turn,
 )
 from streamer.trials.causes import Causes, causes_json, causes_lines
-from streamer.trials.versus import SHARES, Versus, versus_json, versus_lines
+from streamer.trials.versus import Versus, versus_json, versus_lines
 
 # Compares repeated calls of one goal set: success, progress, pass@k, pass^k, agreement of the
 # judge, and errors. Pure.
 #
-# A trial is one call. All figures are over the trials of one version of one goal set. A trial whose
-# unknown success counts as a trial and in no figure that needs its success: unknown is not
-# zero.
+# A trial is one call. All figures are over the trials of one goal set, and a set whose content
+# changed is another. A trial whose success is unknown counts as a trial and in no figure that needs
+# its success: unknown is not zero.
 
 _QUANTILE: Final = 1.959964
 """Of the normal distribution, for 95 %."""
@@ -171,11 +172,16 @@ class ExpectedToolErrors(NamedTuple):
 
 @dataclass(frozen=True)
 class GoalSetTrials:
-    """The trials of one version of a goal set, at least one."""
+    """The trials of a goal set with one content, at least one."""
 
     goal_set: GoalSet
-    version: str
+    digest: str
     trials: tuple[Trial, ...]
+
+    @property
+    def name(self) -> str:
+        """What it is called in texts, for a set of another content has the same id."""
+        return f"{self.goal_set.id} {self.digest[:DIGEST_CHARS]}"
 
     @cached_property
     def known(self) -> tuple[bool, ...]:
@@ -282,9 +288,9 @@ class GoalSetTrials:
         by_turn: defaultdict[int | None, list[Trial]] = defaultdict(list)
         for trial in self._without_success():
             by_turn[trial.stall_turn].append(trial)
-        stalls = [Stalled(turn, tuple(trials)) for turn, trials in by_turn.items()]
         return sorted(
-            stalls, key=lambda each: (-len(each.calls), each.turn is None, each.turn or 0)
+            (Stalled(turn, tuple(trials)) for turn, trials in by_turn.items()),
+            key=lambda each: (-len(each.calls), each.turn is None, each.turn or 0),
         )
 
     @cached_property
@@ -299,10 +305,10 @@ class GoalSetTrials:
             failures += counts
             for tool in counts:
                 by_tool[tool].append(trial)
-        tools = [
-            ToolErrors(tool, failures[tool], tuple(trials)) for tool, trials in by_tool.items()
-        ]
-        return sorted(tools, key=lambda each: (-len(each.calls), -each.failures, each.tool))
+        return sorted(
+            (ToolErrors(tool, failures[tool], tuple(trials)) for tool, trials in by_tool.items()),
+            key=lambda each: (-len(each.calls), -each.failures, each.tool),
+        )
 
     def _without_success(self) -> Iterator[Trial]:
         """Trials that failed and whose progress is known. A subgoal without a verdict may have been
@@ -319,29 +325,28 @@ class GoalSetTrials:
 
 
 def compared(trials: Iterable[Trial]) -> list[GoalSetTrials]:
-    """The trials by goal set and version: sets by name, versions of a set in the order of their
-    first trials.
+    """The trials by goal set: sets by name, those of one name in the order of their first
+    trials.
     """
-    by_version: dict[tuple[str, str], list[Trial]] = {}
+    by_set: dict[tuple[str, str], list[Trial]] = {}
     for trial in trials:
-        by_version.setdefault((trial.goal_set.id, trial.version), []).append(trial)
-    groups = [
-        GoalSetTrials(own[0].goal_set, version, tuple(own))
-        for (_, version), own in by_version.items()
-    ]
+        by_set.setdefault((trial.goal_set.id, trial.digest), []).append(trial)
+    groups = (
+        GoalSetTrials(own[0].goal_set, digest, tuple(own)) for (_, digest), own in by_set.items()
+    )
     return sorted(groups, key=lambda each: each.goal_set.id)
 
 
 def changed_sets(groups: Iterable[GoalSetTrials]) -> Iterator[Sequence[GoalSetTrials]]:
-    """The versions of each goal set that has more than one among these trials."""
+    """Of each name that several goal sets among these have, these sets."""
     by_name: defaultdict[str, list[GoalSetTrials]] = defaultdict(list)
     for group in groups:
         by_name[group.goal_set.id].append(group)
-    return (versions for versions in by_name.values() if len(versions) > 1)
+    return (sets for sets in by_name.values() if len(sets) > 1)
 
 
 def differences(before: GoalSet, after: GoalSet) -> list[str]:
-    """The differences of two versions of a goal set, as phrases."""
+    """The differences of two goal sets of one name, as phrases."""
     old, new = ({subgoal.id: subgoal for subgoal in each.subgoals} for each in (before, after))
     named = {
         "new": [name for name in new if name not in old],
@@ -372,8 +377,8 @@ MOST_ERRORS: Final = 5
 """Subgoals, turns and tools of each kind that the text lists; JSON has all."""
 MOST_LINKS: Final = 3
 """Calls that the text names for an error: enough to look at."""
-VERSION_CHARS: Final = 8
-"""Characters of a version in texts: enough to distinguish two versions of one set."""
+DIGEST_CHARS: Final = 8
+"""Characters of a digest in texts: enough to distinguish two sets of one name."""
 UNSCORED: Final = "Unscored"
 """Name of the figure that the table leaves out where it is 0."""
 _UNKNOWN: Final = "-"
@@ -381,11 +386,11 @@ _MISSED: Final = {"name": "not called", "arguments": "other arguments", "output"
 
 
 def trials_table(groups: Sequence[GoalSetTrials], ks: Sequence[int]) -> Table:
-    """A row for each version of a goal set; `-` is an unknown value. With two k it fits a
-    terminal of 80 columns.
+    """A row for each goal set; `-` is an unknown value. With two k it fits a terminal of 80
+    columns.
     """
     left_out = set() if any(group.unscored for group in groups) else {UNSCORED}
-    rows = [(group.goal_set.id, dict(figures(group, ks))) for group in groups]
+    rows = [(group.name, dict(figures(group, ks))) for group in groups]
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     table.add_column("Goal set", overflow="fold")
     for head in dict.fromkeys(
@@ -399,7 +404,6 @@ def trials_table(groups: Sequence[GoalSetTrials], ks: Sequence[int]) -> Table:
 
 def figures(group: GoalSetTrials, ks: Sequence[int]) -> Iterator[tuple[str, str]]:
     """The figures of a goal set with their names, as the table and the report show them."""
-    yield "Version", group.version[:VERSION_CHARS]
     yield "Trials", str(len(group.trials))
     yield UNSCORED, str(group.unscored.total())
     yield "Success", _share(group.success_rate)
@@ -417,7 +421,7 @@ def error_lines(groups: Iterable[GoalSetTrials]) -> Iterator[str]:
     for group in groups:
         lines = list(_errors(group))
         if lines:
-            yield f"{group.goal_set.id} {group.version[:VERSION_CHARS]}:"
+            yield f"{group.name}:"
             yield from (f"  {line}" for line in lines)
 
 
@@ -466,23 +470,19 @@ def remarks(groups: Sequence[GoalSetTrials], ks: Sequence[int] | None) -> Iterat
         groups: The compared trials.
         ks: The k that were asked for; None if none were asked for.
     """
-    for versions in changed_sets(groups):
-        counts = ", ".join(
-            f"{each.version[:VERSION_CHARS]} of {counted(len(each.trials), 'trial')}"
-            for each in versions
-        )
-        changes = "; ".join(differences(versions[0].goal_set, versions[-1].goal_set))
+    for sets in changed_sets(groups):
+        counts = ", ".join(f"{each.name} of {counted(len(each.trials), 'trial')}" for each in sets)
+        changes = "; ".join(differences(sets[0].goal_set, sets[-1].goal_set))
         yield (
-            f"Goal set {versions[0].goal_set.id} changed between its trials: expected one version, "
-            f"seen {len(versions)} ({counts}). "
-            f"From the first to the last differ: {changes}. Each version is compared by itself; to "
-            "compare all, score the "
-            "recordings again with one version (--goals)."
+            f"Goal set {sets[0].goal_set.id} changed between its trials: expected one content, "
+            f"seen {len(sets)} ({counts}). From the first to the last differ: {changes}. Each is "
+            "compared by itself; to compare all, score the recordings again with one of them "
+            "(--goals)."
         )
     for group in groups:
         if too_large := [k for k in ks or () if k > len(group.known)]:
             yield (
-                f"Goal set {group.goal_set.id} {group.version[:VERSION_CHARS]}: expected k from 1 "
+                f"Goal set {group.name}: expected k from 1 "
                 "to the number of trials with a "
                 f"known success, {len(group.known)} of {len(group.trials)}; seen --k "
                 f"{', '.join(map(str, too_large))}. It has no "
@@ -526,7 +526,7 @@ def _plain(group: GoalSetTrials, ks: Sequence[int]) -> dict[str, Any]:
     del judging["with_majority"]
     return {
         "goal_set": group.goal_set.id,
-        "version": group.version,
+        "digest": group.digest,
         "trials": len(group.trials),
         "unscored": group.unscored,
         "successes": sum(group.known),
@@ -617,12 +617,12 @@ _STOPPED: Final = "nothing was compared"  # it would be a comparison of other tr
 
 def from_past_calls(settings: Settings, since: str, gathered: Trials) -> int:
     """Reads live calls; gives the number of records that could not be read."""
-    since_ms = moment_given(since)
     with quiet_libraries(), reading(None, RECORDS, stopped=_STOPPED) as read:
-        past = _read_past_trials(
-            settings.kafka, since_ms, settings.console_url, gathered, read.event
+        unreadable = asyncio.run(
+            _read_past_trials(
+                settings.kafka, moment_given(since), settings.console_url, gathered, read.event
+            )
         )
-        unreadable = asyncio.run(past)
     if unreadable:
         say(
             f"{unreadable} records of a newer version, or of another program, were left out with "
@@ -631,14 +631,16 @@ def from_past_calls(settings: Settings, since: str, gathered: Trials) -> int:
     return unreadable
 
 
-def from_history(settings: Settings, since: str, gathered: Trials) -> int:
-    """Adds the calls of the history that began since then, with words; gives 0, because a record
-    that is kept there can be read.
+def from_history(
+    history: HistorySettings, console_url: str | None, since: str, gathered: Trials
+) -> int:
+    """Adds the calls of a history that began since then, with words; gives 0, because a record that
+    is kept there can be read.
 
     Raises:
         HistoryFolderError: There is no folder of history, or it cannot be read.
     """
-    with opened(settings.history) as store, reading(None, RECORDS, stopped=_STOPPED) as read:
+    with opened(history) as store, reading(None, RECORDS, stopped=_STOPPED) as read:
         question = CallSearch(
             moment_given(since), wall_clock_ms() + 1, order_by="first_known_ms", most=MAX_TRIALS + 1
         )
@@ -649,9 +651,8 @@ def from_history(settings: Settings, since: str, gathered: Trials) -> int:
             if stored is None or stored.call.state != "closed":
                 gathered.left_out[NOT_CLOSED] += 1
                 continue
-            goals = () if stored.goals is None else (stored.goals,)
-            rows = NewestRows([*goals, *stored.turns, stored.call])
-            trial = rows.trial(_call_page(settings.console_url, call))
+            rows = NewestRows(filter(None, [stored.goals, *stored.turns, stored.call]))
+            trial = rows.trial(_call_page(console_url, call))
             gathered.add(
                 trial
                 and trial.measuring(stored.own).quoting(words_by_turn(stored.words, rows.turns))
@@ -767,6 +768,27 @@ def trial_of(
     return trial.quoting(words_by_turn(scoring.words, rows.turns))
 
 
+def require_trials(gathered: Trials) -> None:
+    """Refuses to compare nothing.
+
+    Raises:
+        OperatorError: There is no trial.
+    """
+    if not gathered.found:
+        raise OperatorError(
+            "There is nothing to compare: expected closed calls with goals; seen: "
+            f"{_left_out(gathered) or 'no call at all'}. Nothing was printed. Give recordings "
+            "their goals with --goals, live calls with goals.folder or goals.reads_topic; with "
+            "--from-topics look further back with --since."
+        )
+
+
+def say_left_out(gathered: Trials) -> None:
+    """Says which calls are no trials, and why."""
+    if gathered.left_out:
+        say(f"Left out: {_left_out(gathered)}.")
+
+
 def print_comparison(
     gathered: Trials,
     wanted: Sequence[int] | None,
@@ -777,8 +799,6 @@ def print_comparison(
     """Prints the comparison, with causes if they are looked for; returns whether it has everything
     requested.
     """
-    if not gathered.found:
-        raise OperatorError(_nothing(gathered))
     causes = None if causes_in is None else causes_in(gathered.found)
     groups = compared(gathered.found)
     ks = fitting(groups, wanted)
@@ -791,23 +811,13 @@ def print_comparison(
             print_line(line)
     for sentence in remarks(groups, wanted):
         say(sentence)
-    if gathered.left_out:
-        say(f"Left out: {_left_out(gathered)}.")
     has_causes = causes is None or causes.is_complete
     return has_causes and all(k <= len(group.known) for group in groups for k in wanted or ())
 
 
 def print_trials(gathered: Trials, parquet: Path | None) -> None:
-    """Prints a row for each trial as CSV, or writes these rows to a file.
-
-    Raises:
-        OperatorError: There is no trial.
-    """
-    if not gathered.found:
-        raise OperatorError(_nothing(gathered))
+    """Prints a row for each trial as CSV, or writes these rows to a file."""
     print_table(TRIAL_COLUMNS, (row_of(TRIAL_COLUMNS, trial) for trial in gathered.found), parquet)
-    if gathered.left_out:
-        say(f"Left out: {_left_out(gathered)}.")
 
 
 def print_versus(gathered: Trials, names: tuple[str, str], *, as_json: bool) -> None:
@@ -816,22 +826,22 @@ def print_versus(gathered: Trials, names: tuple[str, str], *, as_json: bool) -> 
     Raises:
         OperatorError: There is no trial by one of the names.
     """
-    if not gathered.found:
-        raise OperatorError(_nothing(gathered))
     versus = Versus(*(_lot(gathered.found, name) for name in names))
     if as_json:
         print_document({**versus_json(versus, names), "left_out": dict(gathered.left_out)})
     else:
         changes = versus.changes()
         output_console().print(
-            changes_table(changes, (len(versus.a), len(versus.b)), ("A", "B"), SHARES)
+            changes_table(
+                # it is among the measures of a call once more
+                (each for each in changes if each.measure != "progress"),
+                (len(versus.a), len(versus.b)),
+            )
         )
         for line in versus_lines(versus, names):
             print_line(line)
         if (remark := remark_on_chance(changes)) is not None:
             say(remark)
-    if gathered.left_out:
-        say(f"Left out: {_left_out(gathered)}.")
 
 
 def _lot(trials: Sequence[Trial], name: str) -> Sequence[Trial]:
@@ -845,33 +855,22 @@ def _lot(trials: Sequence[Trial], name: str) -> Sequence[Trial]:
         ]
     else:
         lot = [each for each in trials if each.goal_set.id == name]
-        begin_so = [each for each in trials if name and each.version.startswith(name)]
-        if not lot and len({each.version for each in begin_so}) > 1:
+        begin_so = [each for each in trials if name and each.digest.startswith(name)]
+        if not lot and len({each.digest for each in begin_so}) > 1:
             raise OperatorError(
-                f"--compare {name}: several versions begin so, and mixed they would be no lot. "
+                f"--compare {name}: the digests of several goal sets begin so, and mixed they would "
+                "be no lot. "
                 "Nothing was compared. Give more of it."
             )
         lot = lot or begin_so
     if not lot:
-        groups = ", ".join(
-            f"{each.goal_set.id} {each.version[:VERSION_CHARS]}" for each in compared(trials)
-        )
         raise OperatorError(
             f"--compare {name}: expected a path with calls that have goals, the name of a goal set "
-            "or the beginning of a version; seen "
-            f"no such trial among {groups}. Nothing was compared. Name one of these."
+            "or the beginning of its digest; seen "
+            f"no such trial among {', '.join(each.name for each in compared(trials))}. Nothing "
+            "was compared. Name one of these."
         )
     return lot
-
-
-def _nothing(gathered: Trials) -> str:
-    seen = _left_out(gathered) or "no call at all"
-    return (
-        f"There is nothing to compare: expected closed calls with goals; seen: {seen}. Nothing was "
-        "printed. Give recordings their "
-        "goals with --goals, live calls with goals.folder or goals.reads_topic; with --from-topics "
-        "look further back with --since."
-    )
 
 
 def _left_out(gathered: Trials) -> str:

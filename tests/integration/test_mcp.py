@@ -150,7 +150,9 @@ async def test_an_assistant_asks_about_the_calls_of_a_folder(
         periods = await it.ask(
             "compare_periods", before="2d..1d", after="1d..0d", by="labels.agent"
         )
-        assert '{"group": {"labels.agent": "desk"}, "calls_before": 0, "calls_after": 3}' in periods
+        assert '{"group": {"labels.agent": "desk"}, "a": {"name": "the lot since ' in periods
+        assert '"b": {"name": "the lot since ' in periods
+        assert "There is no call of the lot since" in periods
         wrong = await it.ask("what_is_wrong_now")
         assert ("no process serves this folder" in wrong) == (not is_running)
         assert "console.alertmanager" in await it.ask("find_alerts")

@@ -158,8 +158,9 @@ def test_trials_are_those_of_the_history_in_the_folder(served: Served, tmp_path:
     stop(served)
     assert json.loads(run(served, "trials", "--from-topics", "--k", "1", "--json").out) == found
     assert [each["trials"] for each in found["goal_sets"]] == [1], found
+    assert json.loads(run(served, "trials", "--history", "--k", "1", "--json").out) == found
     alone = run(served, "trials", code=2)
-    assert "only with --from-topics" in said(alone)
+    assert "only with --from-topics or --history" in said(alone)
     nothing = ended("trials", "--from-topics", "--folder", str(tmp_path))
     assert nothing.code == 1
     assert "no `callgauge serve` has kept calls here" in said(nothing)
@@ -392,6 +393,7 @@ def test_doctor_asks_the_process_and_looks_at_the_folder(served: Served) -> None
     assert "every part does its work" in found["roles"][1]
     assert "1 day of past calls" in found["history"][1]
     assert "the last event came" in found["producers"][1]
+    assert "pages and `top` count from the newest score" in found["producers"][1]
     served.folder.chmod(0o755)
     assert findings(served)["folder"][0] == "warning"
     served.folder.chmod(0o700)

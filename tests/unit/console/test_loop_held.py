@@ -5,7 +5,7 @@ processor time.
 import asyncio
 import functools
 import gc
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 import httpx2 as httpx
@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from consumers.console import api, site
 from consumers.console.fleet import Fleet
+from consumers.console.pages import Site
 from consumers.console.past import LotsQuery, PastFound, PastQuery, Usual, Versions
 from consumers.console.service import ConsoleRole
 from consumers.console.settings import ConsoleSettings
@@ -24,6 +25,7 @@ from consumers.runtime.http import ConnectionBounds, HttpListener
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.registry import Instruments
+from consumers.store.changes import VersionCalls
 from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
 from schemas.rows import CallRow, Labels, WordsRow, encode
@@ -65,11 +67,11 @@ class Past:
             100,
         )
 
-    def table(self, asked: PastQuery) -> bytes:
+    def table(self, asked: PastQuery, _site: Site, _redact: Callable[[str], str] | None) -> bytes:
         return f"conversation_id,{asked.sort}\n".encode() * 10_000
 
     def versions(self, asked: LotsQuery) -> Versions:
-        return Versions(None, {"agent": [asked.a_agent] * 200})
+        return Versions(None, [VersionCalls(asked.a_agent, "1", 1, 0, 0, {})] * 200)
 
     def usual(self, call: CallRow) -> Usual:
         return Usual(call.labels.agent, 1, {})

@@ -2,6 +2,7 @@
 an address keeps the question.
 """
 
+import html
 import re
 from html.parser import HTMLParser
 from typing import Any
@@ -13,22 +14,31 @@ from consumers.console.page.calls import ReportedCall
 from consumers.console.pages import Site
 from consumers.console.past import (
     FACETS,
+    PRESETS,
     LotsQuery,
     PastFound,
     PastQuery,
     Usual,
     Versions,
     comparison_page,
-    lots_query,
     marked,
     past_href,
     past_page,
     versions_page,
     why,
 )
-from consumers.store.changes import COMPARED, WAIT, Comparison, Lot, SubgoalChange, change_of
-from schemas.rows import WordsRow
-from tests.support.calls.console_calls import call_row, reported_rows, sounds, turn_row
+from consumers.store.changes import (
+    COMPARED,
+    Comparison,
+    Lot,
+    SubgoalChange,
+    VersionCalls,
+    change_of,
+)
+from schemas.closed_sets import UnscoredReason
+from schemas.rows import Goals, GoalsRow, Progress, SubgoalResult, Unscored, WordsRow
+from tests.support.calls.console_calls import AT_MS, call_row, reported_rows, sounds, turn_row
+from tests.support.calls.report_calls import goal_set
 from tests.unit.console.test_pages import HOSTILE, Shape
 
 SITE = Site("./", "1", "s", has_past=True)
@@ -126,8 +136,8 @@ def test_an_address_keeps_the_question_and_turns_the_order_around() -> None:
         each["sort"]: each for each in addresses if each.get("agent") == "a&b" and "sort" in each
     }
     assert orders["p95_ms"]["up"] == "1"
-    assert "up" not in orders["turns"]
-    assert "page" not in orders["turns"]
+    assert "up" not in orders["length_ms"]
+    assert "page" not in orders["length_ms"]
 
 
 def test_what_is_chosen_can_be_left_out_by_a_click() -> None:
@@ -142,6 +152,40 @@ def test_what_is_chosen_can_be_left_out_by_a_click() -> None:
     ]
     assert "ended" in addresses
     assert None in addresses
+
+
+def test_presets_show_the_newest_call_first() -> None:
+    page = shown(asked=PastQuery(since="7d", agent="desk"))
+    presets = page[page.index('class="presets"') : page.index('<form id="filter"')]
+    worst, *others = [
+        dict(parse_qsl(link.partition("?")[2])) for link in Shape(presets).links if "past" in link
+    ]
+    assert worst == {"since": "7d", "agent": "desk"}
+    assert len(others) == len(PRESETS)
+    assert {each["sort"] for each in others} == {"first_known_ms"}
+    assert all("up" not in each for each in others)
+
+
+def test_cost_is_a_column_where_it_is_known() -> None:
+    cells = Cells(shown({"conversation_id": "a", "cost_dollars": 0.0123})).cells
+    assert cells["Cost"] == "0.0123 $"
+    assert "Cost" not in Cells(shown({"conversation_id": "a", "cost_dollars": None})).cells
+
+
+def test_what_bad_calls_have_in_common_chooses_them() -> None:
+    in_common = [("version", "v2", 0.92, 0.1), ("goal_set", "pay", 0.5, 0.0)]
+    page = shown(asked=PastQuery(trouble="slow"), in_common=in_common)
+    assert (
+        'href="past?version=v2&amp;trouble=slow">version v2</a> 92 % (10 % of the others)' in page
+    )
+    assert "goal set pay</a> 50 % (0 % of the others)." in page
+    assert "More often" not in shown(asked=PastQuery(trouble="slow"))
+
+
+def test_a_choice_that_no_call_has_can_be_taken_back() -> None:
+    asked = PastQuery(agent="a, b")
+    page = shown(asked=asked, facets={"agent": [("a, b", 0)]})
+    assert '<a href="past?" aria-current="true">a, b</a> <b>0</b>' in page
 
 
 def test_the_words_that_were_found_lead_to_their_turn() -> None:
@@ -182,22 +226,22 @@ def test_no_text_becomes_markup(text: str) -> None:
         found = Comparison(
             (Lot(name), Lot(name, "2")),
             (2, 2),
-            [(WAIT, change)],
+            [change._replace(measure="p50_ms")],
             [SubgoalChange(name, name, change, [name], 1)],
         )
         return Shape(
             versions_page(
                 SITE,
                 LotsQuery(),
-                Versions(found, {"agent": [name]}, [(Lot(name), Lot(name, "2"))]),
+                Versions(found, [VersionCalls(name, name, 2, 0, 1, {})]),
                 name,
             )
         )
 
     assert compared(text).tags == compared("x").tags
-    assert (
-        LotsQuery.model_validate(dict(parse_qsl(lots_query(lots).removeprefix("?")))).lots() == lots
-    )
+    address, _, _ = LotsQuery(since="7d").between(*lots).removeprefix("versions?").partition("#")
+    asked = LotsQuery.model_validate(dict(parse_qsl(address)))
+    assert (asked.lots(), asked.since) == (lots, "7d")
 
 
 def test_a_figure_leads_to_its_calls_the_worst_first() -> None:
@@ -295,3 +339,78 @@ def test_one_call_is_compared_with_the_median_of_its_agent() -> None:
     assert "40 calls" in page
     assert measures(page)["Median wait"] == ["0.50 s", "0.90 s", "+0.40 s", "worse"]
     assert "Swap" not in page
+
+
+def with_goals(name: str, p50_ms: float, *turns: int | None) -> ReportedCall:
+    """A call that is over, with the turns that reached its goals: 0 for none, None for unknown."""
+    found = tuple(
+        SubgoalResult(Unscored(UnscoredReason.NO_TURN_JUDGED))
+        if turn is None
+        else SubgoalResult(float(turn > 0), reached_turn=turn or None)
+        for turn in turns
+    )
+    goals = Goals("hello", "digest", found, progress=Progress(0.0, 0.0, 0.0, 0.0, 0.0, 0, 0, 2))
+    row = call_row(name, state="closed", p50_ms=p50_ms, goals=goals, turn=3)
+    of_set = goal_set().model_dump(mode="json")
+    set_row = GoalsRow(conversation_id=name, revision=1, digest="digest", goal_set=of_set)
+    return reported_rows(row, turn_row(3, name), goals=set_row)
+
+
+def test_a_sentence_says_what_is_better_and_what_is_worse() -> None:
+    first, second = (each.id for each in goal_set().subgoals)
+    a, b = with_goals("call-a", 2_000.0, 1, 2), with_goals("call-b", 1_200.0, 1, 0)
+    page = comparison_page(SITE, (a, b))
+    assert (
+        '<p class="verdict">Better in B: answers 0.80 s sooner. '
+        f"Worse in B: misses 1 goal more ({second}).</p>"
+    ) in page
+    turned = comparison_page(SITE, (b, a))
+    assert (
+        f"Better in B: reaches 1 goal more ({second}). Worse in B: answers 0.80 s later." in turned
+    )
+    found = measures(page)
+    assert found[first] == ["Reached in turn 1", "Reached in turn 1", "no different"]
+    assert found[second] == ["Reached in turn 2", "Not reached", "worse"]
+    assert "B is neither better nor worse." in comparison_page(SITE, (a, a))
+
+
+def test_a_goal_that_is_not_known_is_neither_reached_nor_missed() -> None:
+    a, b = with_goals("call-a", 1_000.0, 1, 2), with_goals("call-b", 1_000.0, 1, None)
+    page = comparison_page(SITE, (a, b))
+    assert "B is neither better nor worse." in page
+    assert measures(page)[goal_set().subgoals[1].id][2] == "unknown"
+    assert "Subgoals" not in comparison_page(SITE, two_calls())
+
+
+def test_each_version_is_a_row_that_chooses_what_is_compared() -> None:
+    means = {"p50_ms": 900.0, "unanswered_share": 0.25, "goals.progress.result": 0.0}
+    every = [
+        VersionCalls("desk", "3", 7, AT_MS, AT_MS + 86_400_000, means),
+        VersionCalls("desk", "2", 40, AT_MS, AT_MS, {"cost_dollars": 0.02}),
+        VersionCalls("desk", "", 3, AT_MS, AT_MS, {}),
+        VersionCalls("care", "1", 5, AT_MS, AT_MS, {}),
+    ]
+    asked = LotsQuery(since="7d")
+    page = versions_page(SITE, asked, Versions(None, every, (Lot("care", "1"), Lot("desk"))), "")
+    rows = re.findall(r'<tr><th scope="row">(.*?)</tr>', page)
+    cells = [re.findall(r"<td.*?</td>", each) for each in rows]
+    assert [re.sub(r"<[^>]*>", "", each.partition("</th>")[0]) for each in rows] == [
+        "desk 3",
+        "desk 2",
+        "desk of an unknown version",
+        "care 1",
+    ]
+    address = html.unescape(re.findall(r'href="([^"]*)"', rows[0])[0])
+    assert address.endswith("#compared")
+    chosen = LotsQuery.model_validate(dict(parse_qsl(address.partition("?")[2].partition("#")[0])))
+    assert (chosen.lots(), chosen.since) == ((Lot("desk", "2"), Lot("desk", "3")), "7d")
+    assert not any("href" in each.partition("</th>")[0] for each in rows[1:]), "none came before"
+    plain = [[re.sub(r"<[^>]*>", "", each) for each in row] for row in cells]
+    assert plain[0][1:8] == ["7", "0.90 s", "\u2013", "25 %", "\u2013", "0 %", "\u2013"]
+    assert plain[1][7] == "0.0200 $"
+    assert plain[2][0] == "", "calls of no version are no side"
+    assert plain[0][8] != plain[0][9]
+    assert [each[0].count("aria-current") for each in cells] == [0, 0, 0, 1]
+    assert "past?since=7d&amp;agent=desk&amp;version=3" in cells[0][1]
+    assert 'href="versions?since=24h"' in page
+    assert '<a href="versions?since=7d" aria-current="true">7 days</a>' in page

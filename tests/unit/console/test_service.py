@@ -70,7 +70,7 @@ async def test_a_partition_says_how_far_it_is_while_no_event_comes() -> None:
     row = PartitionRow(place=9, first=0, first_known_ms=0, known_ms=now_ms - 9_000, version="1")
     await role.take(SCORES, [replace(record(None, 1), headers=(row.header(),))])
     now = role.console.fleet.now(now_ms)
-    assert (now.age, now.is_stale) == ("no events for 2:45", False)
+    assert (now.age, now.is_stale) == ("nothing new for 2:45", False)
 
 
 async def test_words_are_beside_the_rows_of_their_call_whichever_come_first() -> None:

@@ -7,7 +7,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urljoin
@@ -60,10 +60,14 @@ class NoPast:
             [{"conversation_id": self.conversation_id, "labels.agent": asked.agent}], 1
         )
 
-    def table(self, asked: PastQuery) -> bytes:
+    def table(
+        self, asked: PastQuery, site: pages.Site, redact: Callable[[str], str] | None
+    ) -> bytes:
         if asked.where:
             raise OperatorError(f"not understood: {asked.where}")
-        return f"conversation_id\n{self.conversation_id}\n".encode()
+        last_words = "" if redact is None else redact("jane@example.com")
+        page = site.call_href(self.conversation_id)
+        return f"conversation_id,page\n{self.conversation_id},{page},{last_words}\n".encode()
 
     def versions(self, asked: LotsQuery) -> Versions:
         if asked.a_since:
@@ -522,6 +526,8 @@ async def test_what_is_asked_wrongly_is_told() -> None:
         assert "not understood: x y" in (await made.get("/past?where=x+y")).text
         assert "not understood: x y" in (await made.get("/versions?a_since=x+y")).text
         assert (await made.get("/past.csv?where=x+y")).status_code == 503
+        table = (await made.get("/past.csv")).text
+        assert table.endswith(f",{made.listener.address}/calls/p,[EMAIL]\n")
         for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
             async with made.client() as client:
                 for path in ("/", f"{api.PREFIX}/calls", f"{api.PREFIX}/stream", "/live/now"):
@@ -693,6 +699,7 @@ async def test_words_are_hidden_where_the_setting_says_so() -> None:
         searched = (await made.get("/past?text=creditcard")).text
         assert "Words are hidden" in searched
         assert "creditcard" not in searched
+        assert (await made.get("/past.csv")).text.endswith("/calls/p,\n")
         said = "I would like to move it"
         detail = (await made.get(f"{api.PREFIX}/calls/{CALL}")).json()
         assert (detail["words"], detail["annotations"]) == (None, [])

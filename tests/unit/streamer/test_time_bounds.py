@@ -2,6 +2,7 @@
 
 import pytest
 
+from consumers.runtime.process import SetupError
 from streamer.time_bounds import moment_ms, shown_moment
 
 NOW_MS = 1_790_000_000_000
@@ -29,7 +30,7 @@ def test_ago_or_a_date(text: str, meant: int) -> None:
     "text", ["", "yesterday", "2", "h", "-2h", "2 h", "2w", "12:30", "2026-13-01", "9999999h"]
 )
 def test_anything_else_is_told_with_an_example(text: str) -> None:
-    with pytest.raises(ValueError, match="2h or 7d"):
+    with pytest.raises(SetupError, match="2h or 7d"):
         moment_ms(text, NOW_MS)
 
 

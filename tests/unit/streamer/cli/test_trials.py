@@ -1,4 +1,4 @@
-"""`callgauge trials` compares repeated calls by goal set and version, and a bad one does not stop
+"""`callgauge trials` compares repeated calls by goal set, and a bad one does not stop
 the others.
 """
 
@@ -100,7 +100,7 @@ def test_errors_lead_to_the_calls(callgauge: Command, given: tuple[object, ...])
     ]
     text = callgauge("trials", *given)
     lines = [line.strip() for line in text.out.splitlines()]
-    heads = ["Goal", "set", "Version", "Trials", "Success", "Progress"]
+    heads = ["Goal", "set", "Trials", "Success", "Progress"]
     assert lines[0].split() == [*heads, "pass@3", "pass^3", "pass@5", "pass^5", "Judges", "agree"]
     assert f"missed in 3 of 5: booked: {path}:3, {path}:4, {path}:5" in lines
     assert f"stalled in turn 2: 2 calls: {path}:4, {path}:5" in lines
@@ -149,7 +149,7 @@ def test_the_result_is_the_same_on_several_cores_and_from_rows(
         scores.write_text(callgauge("score", *given, *more).out)
         (group,) = callgauge("trials", scores, "--json").sets
         (recorded,) = expected.sets
-        same = ("version", "trials", "successes", "mean_progress", "pass", "judge")
+        same = ("digest", "trials", "successes", "mean_progress", "pass", "judge")
         assert {key: group[key] for key in same} == {key: recorded[key] for key in same}
         assert [(each["conversation_id"], each["stall_turn"]) for each in group["calls"]] == [
             (each["conversation_id"], each["stall_turn"]) for each in recorded["calls"]
@@ -236,7 +236,9 @@ def test_a_k_above_the_number_of_trials_is_told_and_other_goal_sets_go_on(
     assert (usual.code, usual.err) == (0, "")
 
 
-def test_a_goal_set_that_changed_is_compared_by_version(callgauge: Command, tmp_path: Path) -> None:
+def test_a_goal_set_that_changed_is_compared_by_its_digest(
+    callgauge: Command, tmp_path: Path
+) -> None:
     files = []
     for number, subgoals in enumerate([(SAYS_YES,), (SAYS_YES, BOOKS)]):
         calls = write_calls(
@@ -248,15 +250,15 @@ def test_a_goal_set_that_changed_is_compared_by_version(callgauge: Command, tmp_
     ended = callgauge("trials", *files, "--json")
     assert ended.code == 0, "every call is compared"
     first, second = ended.sets
-    versions = [
+    digests = [
         GoalSet.model_validate(goals("any", *each)).digest
         for each in ((SAYS_YES,), (SAYS_YES, BOOKS))
     ]
-    assert [first["version"], second["version"]] == versions
+    assert [first["digest"], second["digest"]] == digests
     assert (first["success_rate"], second["success_rate"]) == (1.0, 0.0)
     (told,) = ended.err.splitlines()
     assert told.startswith(
-        "Goal set any changed between its trials: expected one version, seen 2 ("
+        "Goal set any changed between its trials: expected one content, seen 2 ("
     )
     assert "subgoals new: booked" in told
 
@@ -408,17 +410,17 @@ def test_recordings_that_are_compared_are_quoted(callgauge: Command, tmp_path: P
     assert "jo@example.com" not in str(found)
 
 
-def test_two_versions_of_a_goal_set_are_compared_by_their_beginnings(
+def test_two_goal_sets_of_one_name_are_compared_by_the_beginnings_of_their_digests(
     callgauge: Command, tmp_path: Path
 ) -> None:
     calls = write_calls(tmp_path / "calls.jsonl", call("a", "yes"), call("b", "no"))
-    files, versions = [], []
+    files, digests = [], []
     for number, subgoals in enumerate([(SAYS_YES,), (SAYS_YES, BOOKS)]):
         sets = write_goals(tmp_path / f"goals{number}.json", goals("any", *subgoals))
         files.append(tmp_path / f"scores{number}.jsonl")
         files[-1].write_text(callgauge("score", calls, "--goals", sets).out)
-        versions.append(GoalSet.model_validate(goals("any", *subgoals)).digest[:8])
-    found = json.loads(callgauge("trials", *files, "--compare", *versions, "--json").out)
+        digests.append(GoalSet.model_validate(goals("any", *subgoals)).digest[:8])
+    found = json.loads(callgauge("trials", *files, "--compare", *digests, "--json").out)
     assert [each["success"] for each in found["flipped"]] == [[True, False]], (
         "a new subgoal is no flip of its own"
     )
@@ -433,10 +435,10 @@ def test_two_versions_of_a_goal_set_are_compared_by_their_beginnings(
         "is_paired": True,
         "is_more_than_chance": False,
     }
-    ended = callgauge("trials", *files, "--compare", versions[0], "none")
+    ended = callgauge("trials", *files, "--compare", digests[0], "none")
     assert (ended.code, ended.out) == (1, "")
-    assert f"seen no such trial among any {versions[0]}, any {versions[1]}" in ended.err
-    assert "no such trial" in callgauge("trials", *files, "--compare", versions[0], "").err
+    assert f"seen no such trial among any {digests[0]}, any {digests[1]}" in ended.err
+    assert "no such trial" in callgauge("trials", *files, "--compare", digests[0], "").err
 
 
 @pytest.mark.parametrize(
@@ -446,6 +448,7 @@ def test_two_versions_of_a_goal_set_are_compared_by_their_beginnings(
         ("--compare", "a", "b", "--k", "1"),
         ("calls.jsonl", "--from-topics"),
         ("calls.jsonl", "--since", "2h"),
+        ("calls.jsonl", "--folder", "calls"),
         ("--from-topics", "--judge", "on"),
         ("--from-topics", "--since", "yesterday"),
         ("calls.jsonl", "--k", "0"),
@@ -476,6 +479,9 @@ def test_calls_of_the_history_are_compared_as_their_rows_are(
         for those in (["--history", "--since", "2000-01-01"], [scores])
     )
     assert past["left_out"] == {"not over": 1}
+    monkeypatch.delenv("CALLGAUGE_HISTORY__FOLDER")
+    there = ("--folder", tmp_path / "history", "--since", "2000-01-01", "--json")
+    assert json.loads(callgauge("trials", "--history", *there).out) == past
     for found in (past, filed):
         for each in found["goal_sets"][0]["calls"]:
             del each["place"]

@@ -106,7 +106,7 @@ def found(folder: Path) -> Iterator[Comparison]:
 
 
 def change(found: Comparison, name: str) -> Change:
-    return next(change for measure, change in found.changes if measure.name == name)
+    return next(change for change in found.changes if change.measure == name)
 
 
 def call_rows(calls: Sequence[Sequence[Row]]) -> list[CallRow]:
@@ -151,7 +151,7 @@ def test_the_figures_are_those_of_trials(found: Comparison) -> None:
         each.measure: each
         for each in Versus(*([trial for trial in lot if trial] for lot in lots)).changes()
     }
-    shared = [name for measure, _ in found.changes if (name := measure.name) in trials]
+    shared = [name for each in found.changes if (name := each.measure) in trials]
     assert {"success", "p50_ms", "p95_ms", "unanswered", "goals.progress.result", "turns"} <= set(
         shared
     )
@@ -168,18 +168,49 @@ def test_the_page_the_command_and_json_say_the_same(
 ) -> None:
     versions = StoredCalls(HistorySettings(folder=folder)).versions(LotsQuery())
     assert versions.comparison == found
-    assert (versions.pairs, versions.names["version"]) == ([LOTS], ["1", "2"])
+    assert versions.pair == LOTS
     run = command(monkeypatch, capsys, "history", "compare", "--folder", str(folder))
     by_version, two_lots = (
         run("--by", "version").out,
         run("--a", "agent=desk, version=1", "--b", "agent=desk,version=2").out,
     )
-    assert by_version.removeprefix("desk: ") == two_lots
+    assert by_version.removeprefix("agent desk: ") == two_lots
     assert two_lots.startswith(found.verdict())
     (document,) = json.loads(run("--by", "version", "--json").out)
     assert document["verdict"] == found.verdict()
     assert document["measures"]["p50_ms"]["change"] == change(found, "p50_ms").change
     assert document["measures"]["p50_ms"]["judgement"] == "worse"
+
+
+def test_the_list_of_versions_has_the_figures_of_the_comparison(
+    found: Comparison, folder: Path
+) -> None:
+    past = StoredCalls(HistorySettings(folder=folder))
+    newest, first = past.versions(LotsQuery()).all
+    for seen, calls, place in ((first, VERSION_1, 0), (newest, VERSION_2, 1)):
+        assert (seen.agent, seen.version, seen.calls) == ("desk", LOTS[place].version, CALLS // 2)
+        began_ms = [row.first_known_ms for row in call_rows(calls)]
+        assert (seen.first_ms, seen.last_ms) == (min(began_ms), max(began_ms))
+        for name in ("p50_ms", "p95_ms", "ended_badly", "goals.progress.result"):
+            means = change(found, name).before, change(found, name).after
+            assert seen.means[name] == pytest.approx(means[place])
+        assert seen.means["unanswered_share"] == pytest.approx(0.25 / 3), "of three turns each"
+        assert "cost_dollars" not in seen.means
+    assert [each.version for each in past.versions(LotsQuery(since="4d")).all] == ["2"]
+    assert past.versions(LotsQuery(until="10d")).all == []
+
+
+def test_the_period_is_that_of_the_lots_unless_they_have_their_own(folder: Path) -> None:
+    past = StoredCalls(HistorySettings(folder=folder))
+    both = {"a_agent": "desk", "a_version": "1", "b_agent": "desk", "b_version": "2"}
+    for asked, calls in (
+        (LotsQuery(since="4d", **both), (0, CALLS // 2)),
+        (LotsQuery(since="4d", a_since="30d", **both), (CALLS // 2, CALLS // 2)),
+        (LotsQuery(until="4d", **both), (CALLS // 2, 0)),
+    ):
+        comparison = past.versions(asked).comparison
+        assert comparison is not None
+        assert comparison.calls == calls
 
 
 def test_a_sentence_says_whether_the_new_version_is_better(found: Comparison) -> None:
@@ -191,7 +222,7 @@ def test_a_sentence_says_whether_the_new_version_is_better(found: Comparison) ->
     assert "goals worse by" in found.verdict()
     turned = found._replace(
         lots=LOTS[::-1],
-        changes=[(WAIT, wait._replace(low=-470.0, high=-360.0, before=1_310, after=900))],
+        changes=[wait._replace(low=-470.0, high=-360.0, before=1_310, after=900)],
     )
     assert turned.verdict() == "Version 1 is faster by 0.41 s [0.36, 0.47]."
     assert (
@@ -281,7 +312,8 @@ def test_versions_are_in_order_and_unknown_ones_are_left_out(tmp_path: Path) -> 
     with closing(SqliteHistory(tmp_path, writes=True)) as store:
         store.write(batch([*rows, *call(0, "1"), *call_rows([call(0, "none", agent="other")])]))
         versions = versions_in(store, 0, 2**53)
-    assert [name for name, _ in versions["desk"]] == ["1", "2.9", "2.10", "9", "10"]
+    names_of = [each.version for each in versions if each.agent == "desk"]
+    assert names_of == ["10", "9", "2.10", "2.9", "1"], "the newest first"
 
 
 def test_a_lot_is_told_by_names_and_values() -> None:

@@ -214,13 +214,13 @@ def test_old_data_are_named_while_calls_run() -> None:
         "SCORES ARE 25 s OLD: does an evaluator run?",
         True,
     )
-    assert age_of_data(known, NOW_MS + 25_000, 0) == ("no events for 0:25", False)
+    assert age_of_data(known, NOW_MS + 25_000, 0) == ("nothing new for 0:25", False)
     assert age_of_data(known, NOW_MS - 50, 1)[0] == "newest score 0.0 s old", (
         "clocks differ a little"
     )
     known.take_partition(0, NOW_MS + 150_000)
     known.take_partition(1, NOW_MS + 155_000)
-    assert age_of_data(known, NOW_MS + 160_000, 21) == ("no events for 2:40", False), (
+    assert age_of_data(known, NOW_MS + 160_000, 21) == ("nothing new for 2:40", False), (
         "evaluators say how far they are"
     )
     known.take_partition(1, NOW_MS + 200_000)

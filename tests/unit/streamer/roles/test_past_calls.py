@@ -1,10 +1,15 @@
 """Past calls as the pages of the console ask for them."""
 
+import csv
+import io
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from consumers.console.pages import Site
 from consumers.console.past import LotsQuery, PastQuery
 from consumers.history.annotations import FromPeople
 from consumers.history.settings import HistorySettings
@@ -13,7 +18,7 @@ from consumers.runtime.process import OperatorError, SetupError
 from schemas.annotations import Annotation
 from schemas.rows import WordsRow
 from streamer.roles import past_calls
-from streamer.roles.past_calls import StoredCalls
+from streamer.roles.past_calls import PAST_CALL_COLUMNS, StoredCalls
 from tests.unit.history.test_answers import ENDED
 from tests.unit.history.test_store import DAY_MS, NOON_MS, TRANSCRIPT, batch, call, stored
 
@@ -55,6 +60,7 @@ def test_one_call_is_compared_with_the_median_of_its_agent(tmp_path: Path) -> No
 
 
 SINCE = "2000-01-01"
+SITE = Site("http://here/", "1", "s", has_past=True)
 
 
 @pytest.fixture
@@ -163,10 +169,77 @@ def test_the_words_that_were_sought_are_shown_with_their_turn(past: StoredCalls)
 
 def test_the_table_has_all_pages(past: StoredCalls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(past_calls, "ROWS", 3)
-    head, *lines = past.table(PastQuery(since=SINCE, page=2, sort="turns")).decode().splitlines()
+    asked = PastQuery(since=SINCE, page=2, sort="turns")
+    head, *lines = past.table(asked, SITE, None).decode().splitlines()
     assert head.startswith("conversation_id,first_known_ms,labels.agent,rank")
+    assert head.split(",") == [column.name for column in PAST_CALL_COLUMNS]
     assert len(lines) == 10
-    assert past.table(PastQuery(since=SINCE, label="false-alarm")).count(b"\n") == 3
+    assert past.table(PastQuery(since=SINCE, label="false-alarm"), SITE, None).count(b"\n") == 3
+
+
+def lines(past: StoredCalls, redact: Callable[[str], str] | None = str) -> dict[str, Any]:
+    """The lines of the CSV by their calls."""
+    made = past.table(PastQuery(since=SINCE), SITE, redact).decode()
+    return {each["conversation_id"]: each for each in csv.DictReader(io.StringIO(made))}
+
+
+def test_the_table_says_what_the_page_says_and_where_it_is(
+    past: StoredCalls, tmp_path: Path
+) -> None:
+    line = lines(past)["next-care"]
+    began_ms = NOON_MS + DAY_MS
+    assert line["first_known_ms"] == str(began_ms)
+    assert datetime.fromisoformat(line["began"]).timestamp() * 1_000 == began_ms
+    assert line["began"].endswith("Z")
+    assert line["page"] == "http://here/calls/next-care"
+    assert lines(past)["broke"]["annotations"] == "false-alarm"
+    assert "failed: agent error" in lines(past)["broke"]["why"]
+    assert lines(past)["mute"]["ended"] == "", "nothing said when"
+    elsewhere = StoredCalls(HistorySettings(folder=tmp_path), "https://calls.example/console")
+    assert lines(elsewhere)["next-care"]["page"] == "https://calls.example/console/calls/next-care"
+
+
+def test_the_table_has_the_last_words_of_the_caller_where_they_may_be_shown(
+    past: StoredCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [row for row in call("next-care") if isinstance(row, WordsRow) and row.user]
+    last = " ".join(rows[-1].user[-160:].split())
+    assert lines(past)["next-care"]["last_words"] == last
+    assert lines(past, str.upper)["next-care"]["last_words"] == last.upper()
+    assert lines(past, None)["next-care"]["last_words"] == ""
+    monkeypatch.setattr(past_calls, "MOST_LAST_WORDS", 0)
+    assert lines(past)["next-care"]["last_words"] == ""
+
+
+def test_a_facet_is_counted_without_its_own_choice(past: StoredCalls) -> None:
+    every = past.find(PastQuery(since=SINCE)).facets
+    for facet, values in every.items():
+        for value, _ in (each for each in values if each[0]):
+            asked = PastQuery.model_validate({"since": SINCE, facet: value})
+            assert past.find(asked).facets[facet] == values, (facet, value)
+    nobody = past.find(PastQuery(since=SINCE, agent="no, body"))
+    assert (nobody.total, dict(nobody.facets["agent"])["no, body"]) == (0, 0)
+    assert set(dict(nobody.facets["agent"])) == {"no, body", "desk", "care", "unknown"}
+
+
+def test_what_bad_calls_have_in_common_is_told_beside_the_others(
+    past: StoredCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = PastQuery(since=SINCE, trouble="tool_fails")
+    assert past.find(asked).in_common == [], "too few calls to say it"
+    monkeypatch.setattr(past_calls, "LEAST_COMPARED", 1)
+    found = past.find(asked)
+    others = past.find(PastQuery(since=SINCE)).total - found.total
+    for facet, value, share, other_share in found.in_common:
+        having = past.find(PastQuery.model_validate({"since": SINCE, facet: value}))
+        both = past.find(asked.model_copy(update={facet: value}))
+        assert share == both.total / found.total
+        assert other_share == (having.total - both.total) / others
+        assert share - other_share >= 0.2
+    assert found.in_common, "the two calls of the next day have it"
+    narrow = past.find(asked.model_copy(update={"agent": "desk"}))
+    assert "agent" not in {facet for facet, *_ in narrow.in_common}
+    assert past.find(PastQuery(since=SINCE)).in_common == [], "nothing is chosen"
 
 
 def test_a_question_that_takes_too_long_is_stopped(
