@@ -11,7 +11,15 @@ from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 
-from consumers.console.agents import BAD_SHARE, MINUTES, AgentNow, Figures, Version, version_of
+from consumers.console.agents import (
+    BAD_SHARE,
+    MINUTES,
+    PAUSE_MS,
+    AgentNow,
+    Figures,
+    Version,
+    version_of,
+)
 from consumers.console.fleet import Fleet
 from consumers.console.page.calls import ReportedCall
 from consumers.console.page.drawing import counted, in_words, percent, seconds
@@ -23,7 +31,7 @@ from consumers.console.settings import origin_of
 from schemas.annotations import LABEL_PATTERN, MAX_LABEL_CHARS, MAX_NOTE_CHARS
 from schemas.closed_sets import SortKey
 from schemas.scores.running import RunningCalls, ShownCall, ShownCalls, WantedCalls
-from schemas.scores.trouble import SLOW_MS
+from schemas.scores.trouble import SLOW_MS, STAGE_WORDS, TroubleKind
 from schemas.units import to_seconds
 from schemas.wire import MAX_NAME_CHARS
 
@@ -44,7 +52,7 @@ MOST_CHIPS: Final = 6
 MOST_HEALTHY: Final = 5
 """Healthy calls of a version that have a row each; more are one row, which leads to them."""
 MOST_NAMED: Final = 3
-"""Versions of agents that the headline names."""
+"""Versions of agents that the headline names, and tenants of each."""
 NO_CALLS: Final = Markup(
     "No call runs now. <code>callgauge serve</code> has printed a line that sends a first one, and "
     "what bots need to send theirs; on "
@@ -314,17 +322,66 @@ def _head(fleet: Fleet, shown: ShownCalls, wanted: WantedCalls) -> str:
     bad = [
         each
         for each in fleet.agents.now
-        if each.is_bad and (not wanted.agents or _is_chosen(each, wanted))
+        if (each.is_bad or (each.bad_until_ms or 0) > fleet.agents.at_ms - PAUSE_MS)
+        and (not wanted.agents or _is_chosen(each, wanted))
     ]
-    named = [(each, _place_of(each.agent, each.version)[1]) for each in bad[:MOST_NAMED]]
     return render(
         "now_head.html",
         shown=shown,
-        bad=named,
-        others=len(bad) - len(named),
+        bad=[_bad(each, fleet.what_to_do) for each in bad[:MOST_NAMED]],
+        most_tenants=MOST_NAMED,
+        others=len(bad) - MOST_NAMED,
         left_out=", ".join(parts),
         note=fleet.note,
     )
+
+
+_WRONG: Final[Mapping[TroubleKind, tuple[str, str]]] = {
+    TroubleKind.MUTE: ("callers get no answer", "CallgaugeAgentMute"),
+    TroubleKind.SILENT: ("callers wait in silence", "CallgaugeDeadAir"),
+    TroubleKind.AGENT_ERROR: ("the agent reports errors", ""),
+    TroubleKind.VERY_SLOW: ("answers are slow", "CallgaugeAnswersSlow"),
+    TroubleKind.TOOL_FAILS: ("tools fail", "CallgaugeToolErrors"),
+    TroubleKind.STALLED: ("no further goal is reached", "CallgaugeProgressStalls"),
+    TroubleKind.SLOW: ("answers are slow", "CallgaugeAnswersSlow"),
+    TroubleKind.INTERRUPTIONS: ("the sides interrupt each other", "CallgaugeInterruptionsHigh"),
+    TroubleKind.DEAD_AIR: ("callers wait in silence", "CallgaugeDeadAir"),
+}
+"""What most calls of a bad version suffer, in words, and the alert whose runbook says what to do;
+errors of an agent have no alert.
+"""
+
+
+class _Bad(NamedTuple):
+    """A bad version of an agent, for the headline.
+
+    Attributes:
+        now: It, with its figures.
+        part: Its id.
+        href: The address of its calls.
+        wrong: What most of its bad calls suffer; empty where nobody knows.
+        alert: The alert about that; empty without one.
+        steps: What the runbook of that alert says to do, the first thing first.
+    """
+
+    now: AgentNow
+    part: str
+    href: str
+    wrong: str
+    alert: str
+    steps: Sequence[str]
+
+
+def _bad(now: AgentNow, what_to_do: Mapping[str, Sequence[str]]) -> _Bad:
+    """If the step of another stage comes first in the runbook, that of the slowest one does here."""
+    wrong, alert = ("", "") if now.trouble is None else _WRONG[now.trouble]
+    stage = "" if now.stage is None else STAGE_WORDS[now.stage].partition(",")[0]
+    steps = sorted(
+        what_to_do.get(alert, ()),
+        key=lambda step: not (stage and stage in step.partition(":")[0].casefold()),
+    )
+    place = _place_of(now.agent, now.version)
+    return _Bad(now, *place, f"{wrong} ({stage})" if stage else wrong, alert, steps)
 
 
 def _rest(shown: ShownCalls, left_out: Sequence[ShownCall], *, has_any: bool) -> str:

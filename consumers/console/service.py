@@ -9,7 +9,7 @@ partition at a time; FastStream's subscribers begin where a group is.
 import asyncio
 import contextlib
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -79,6 +79,7 @@ class ConsoleRole:
         version: str = "unknown",
         names: Collection[str] = (),
         reads_own: bool = False,
+        what_to_do: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         """Nothing is connected before `run`.
 
@@ -92,6 +93,7 @@ class ConsoleRole:
             version: Of callgauge.
             names: Names by which a proxy or a tunnel on this machine asks.
             reads_own: Whether values of measures of one's own are shown.
+            what_to_do: By alert the steps of its runbook; None where these are not known.
 
         Raises:
             OperatorError: The folder cannot be written.
@@ -104,6 +106,7 @@ class ConsoleRole:
         self.console = CallPages(
             settings, redactor, instruments, annotate=annotate, past=past, version=version
         )
+        self.console.fleet.what_to_do = what_to_do or {}
         self._instruments = instruments
         self._names = names
         self._listener = self._at(settings.port)
