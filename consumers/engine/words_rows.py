@@ -2,8 +2,9 @@
 answered, without personal data.
 
 A text is redacted when it is complete, because half a number is not recognised. The words of the
-caller are complete when the agent begins to answer, those of the agent when its sound has ended,
-and both when the call has left the turn. What is told later of a turn makes another row of it.
+caller are complete when the agent begins to answer, or when the caller has waited for that until
+dead air begins; those of the agent when its sound has ended, and both when the call has left the
+turn. What is told later of a turn makes another row of it.
 """
 
 from collections.abc import Iterator
@@ -80,6 +81,7 @@ class CallWords:
         self._turn = -2  # the turn that the call is in
         self._looks = 0  # at its complete texts
         self._is_answered = self._has_user = self._is_look_due = False
+        self._silence = 0  # the newest one, by its number
 
     def follow(
         self, live: LiveCall, touched: AbstractSet[int], with_tools: AbstractSet[int]
@@ -119,6 +121,13 @@ class CallWords:
                 self._looks += 1
                 self._is_look_due |= not self._looks & (self._looks - 1)
         self.is_due = self._is_look_due or bool(self._due)
+
+    def follow_silence(self, number: int) -> None:
+        """Follows the dead air of the turn that the call is in, by the number of the newest one:
+        what the caller has said before it is complete.
+        """
+        if number != self._silence:
+            self._silence, self._is_look_due, self.is_due = number, True, True
 
     @property
     def since(self) -> int:
