@@ -4,7 +4,8 @@ call in, plain data out.
 
 from typing import Final, Literal, NamedTuple
 
-from consumers.console.page.drawing import seconds
+from consumers.console.page.calls import span_of
+from consumers.console.page.drawing import in_words, seconds
 from schemas.scores.running import ShownCall
 from schemas.scores.trouble import SLOW_MS, VERY_SLOW_MS, bad_end
 
@@ -62,15 +63,9 @@ def running_line(shown: ShownCall) -> RunningLine:
     if (ending := bad_end(call)) is not None:
         chips.insert(0, ("bad", ending))
     state = "running" if call.state == "running" else "over, waiting for verdicts"
-    length_ms: float | None = None
     if call.state == "closed":
-        state = f"over: {call.ended_reason or call.close_reason or 'not known why'}"
-        is_told = call.began_ms is not None and call.ended_ms is not None
-        length_ms = (
-            (call.ended_ms or 0) - (call.began_ms or 0)
-            if is_told
-            else call.known_ms - call.first_known_ms
-        )
+        state = f"over: {in_words(call.ended_reason or call.close_reason or 'not known why')}"
+    begin_ms, end_ms = span_of(call)
     wait_ms = None if call.answer is None else call.answer.wait_ms
     found = None if call.goals is None else call.goals.progress
     return RunningLine(
@@ -88,7 +83,7 @@ def running_line(shown: ShownCall) -> RunningLine:
         else f"{found.reached} of {found.subgoals}{'?' if found.missing else ''}",
         first_ms=call.first_known_ms,
         changed_ms=call.known_ms,
-        length_ms=length_ms,
+        length_ms=None if call.state == "running" else end_ms - begin_ms,
     )
 
 

@@ -46,6 +46,7 @@ from consumers.console.page.view import (
     cost_in_words,
     expected_of,
     facts_of,
+    no_answer,
     notes_of,
     part_in_words,
     reasons_of,
@@ -807,6 +808,7 @@ def words_by_turn(call: ReportedCall, whose: str = "") -> dict[int, Markup]:
             is_first=turn == first,
             stages=() if row is None or whose else _stages_told(row),
             scores=scored.get(turn, ()),
+            no_answer=None if row is None or whose else no_answer(call, row),
         )
         for turn in turns[:MOST_TURNS]
         for row in [call.row_of(turn)]

@@ -37,7 +37,15 @@ from consumers.engine.turns.eva_text import (
     USER_INTERRUPTS,
 )
 from schemas import rows
-from schemas.closed_sets import FAILED_USES, Anchor, CloseReason, Speaker, ToolOutcome
+from schemas.closed_sets import (
+    FAILED_USES,
+    Anchor,
+    CloseReason,
+    Speaker,
+    ToolOutcome,
+    UnjudgedReason,
+    UnscoredReason,
+)
 from schemas.goals.goal_set import Subgoal as GoalSubgoal
 from schemas.metrics.exporter import USED_AMOUNTS
 from schemas.rows import (
@@ -197,8 +205,9 @@ def standouts(call: ReportedCall) -> list[Standout]:
         (wait.turn, wait.value.reason) for wait in call.waits if isinstance(wait.value, Unscored)
     ]
     ending = bad_end(call.row)
+    last = call.row.turn if call.row.waiting is None else call.row.waiting.turn
     kinds: dict[str, tuple[Iterable[Moment], str]] = {
-        "Ended badly": ([] if ending is None else [Moment(call.row.turn, ending)], "{text}"),
+        "Ended badly": ([] if ending is None else [Moment(last, ending)], "{text}"),
         "Authentication failed": (
             _task(call, "eva_authentication_success"),
             "authentication failed",
@@ -271,13 +280,48 @@ def verdict(call: ReportedCall) -> str:
 
 
 def turn_to_look_at(call: ReportedCall) -> int | None:
-    """The turn to look at first: one with a fault, otherwise that with the longest wait; None if no
-    wait is known.
+    """The turn to look at first: of a call that runs the one that is open, for what is wrong now
+    is there; of one that is over a turn with a fault, otherwise that with the longest wait. None
+    if there is none.
     """
+    if not call.is_over:
+        return max((each.turn for each in call.turns), default=None)
     faults = (each for fault in standouts(call) if fault.is_fault for each in fault.moments)
     return next(
         (each.turn for each in faults if each.turn is not None and each.is_fault), call.slowest_turn
     )
+
+
+class NoAnswer(NamedTuple):
+    """A turn without an answer.
+
+    Attributes:
+        said: That, and how long the caller waited, in words.
+        since_ms: From when on the caller waits in a call that runs, by the broker's clock; None
+            where he waits no more.
+        waits_ms: How long that is by the newest row.
+    """
+
+    said: str
+    since_ms: int | None = None
+    waits_ms: float = 0.0
+
+
+def no_answer(call: ReportedCall, row: TurnRow) -> NoAnswer | None:
+    """Whether a turn has no answer, so far or for good; None where it has one, or nobody knows."""
+    waiting = None if call.is_over else call.row.waiting
+    if waiting is not None and waiting.turn == row.turn:
+        waits_ms = max(0, call.row.known_ms - waiting.since_ms)
+        return NoAnswer("No answer yet", waiting.since_ms, waits_ms)
+    if row.outcome not in _ENDINGS:
+        return None
+    ends_ms = [sound.end_ms for sound in row.user_sounds if sound.end_ms is not None]
+    since_ms = min((each.since_ms for each in row.dead_air), default=max(ends_ms, default=None))
+    if since_ms is None:
+        return NoAnswer(f"No answer: {_ENDINGS[row.outcome]}")
+    later = (each.start_ms for each in call.stretches if each.turn > row.turn)
+    waited = seconds(max(0.0, next(later, call.end_ms) - since_ms))
+    return NoAnswer(f"No answer: the caller waited {waited}, then {_ENDINGS[row.outcome]}")
 
 
 def _going_on(call: ReportedCall, faults: Iterable[Standout]) -> str:
@@ -618,30 +662,37 @@ def subgoals_of(call: ReportedCall) -> list[tuple[GoalSubgoal, str, int | None, 
     """The subgoals, each with its state, the turn that reached it, and who says so."""
     if call.goals is None or call.row.goals is None:
         return []
-    is_pending = bool(call.unjudged_turns)
     known = zip(call.goals.subgoals, call.row.goals.subgoals, strict=False)
-    return [
-        (each, *_state(found, is_judged=each.is_judged, is_pending=each.is_judged and is_pending))
-        for each, found in known
-    ]
+    return [(each, *_state(call, each, found)) for each, found in known]
 
 
 def _state(
-    found: SubgoalResult, *, is_judged: bool, is_pending: bool
+    call: ReportedCall, subgoal: GoalSubgoal, found: SubgoalResult
 ) -> tuple[str, int | None, str]:
     """The state of a subgoal, the turn that reached it, and who says so."""
-    how = "by code"
-    if is_judged:
+    how, result = "by code", found.result
+    if subgoal.is_judged:
         votes = f", votes {found.votes_complete} for and {found.votes_incomplete} against"
         how = "by a judge" + (votes if found.votes_complete or found.votes_incomplete else "")
     if found.reached_turn is not None:
         return "Reached in ", found.reached_turn, how
-    if is_pending:
+    if subgoal.is_judged and call.unjudged_turns:
         return "Pending", None, "a judge is asked"
-    value = rows.number(found.result)
+    # Until the end the row has the reason from before the first turn.
+    if result == _NOT_BEGUN and not call.is_over:
+        so_far = None if call.progress is None else call.progress.result
+        is_unjudged = isinstance(so_far, Unscored) and so_far.reason in _UNJUDGED
+        if so_far is None or not (subgoal.is_judged and is_unjudged):
+            return "Not reached yet", None, how
+        result = so_far
+    value = rows.number(result)
     if value is None:
-        return outcome("", found.result), None, how
+        return outcome("", result), None, how
     return "Reached" if value == 1 else "Not reached", None, how
+
+
+_NOT_BEGUN: Final = Unscored(UnscoredReason.NO_USER_SPEECH)
+_UNJUDGED: Final = frozenset(map(str, UnjudgedReason))
 
 
 def expected_of(found: ExpectedTool) -> tuple[str, int | None, str, str]:
