@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -113,11 +114,6 @@ class Alert(NamedTuple):
     fires_ms: int | None = None
     what_to_do: str = ""
     runbook: str = ""
-
-    @property
-    def who(self) -> str:
-        """Whose it is, in words; empty where it does not say so."""
-        return ", ".join(self.whose.values())
 
     def is_of(self, wanted: WantedCalls) -> bool:
         """Whether it is of calls that are asked for; one that does not say whose it is may be."""
@@ -336,7 +332,7 @@ def _head(fleet: Fleet, shown: ShownCalls, wanted: WantedCalls) -> str:
     )
 
 
-_WRONG: Final[Mapping[TroubleKind, tuple[str, str]]] = {
+_WRONG: Final[Mapping[TroubleKind | None, tuple[str, str]]] = {
     TroubleKind.MUTE: ("callers get no answer", "CallgaugeAgentMute"),
     TroubleKind.SILENT: ("callers wait in silence", "CallgaugeDeadAir"),
     TroubleKind.AGENT_ERROR: ("the agent reports errors", ""),
@@ -352,36 +348,21 @@ errors of an agent have no alert.
 """
 
 
-class _Bad(NamedTuple):
-    """A bad version of an agent, for the headline.
-
-    Attributes:
-        now: It, with its figures.
-        part: Its id.
-        href: The address of its calls.
-        wrong: What most of its bad calls suffer; empty where nobody knows.
-        alert: The alert about that; empty without one.
-        steps: What the runbook of that alert says to do, the first thing first.
+def _bad(
+    now: AgentNow, what_to_do: Mapping[str, Sequence[str]]
+) -> tuple[AgentNow, str, str, str, str, Sequence[str]]:
+    """A bad version of an agent for the headline: it, its id, the address of its calls, what most
+    of its bad calls suffer, the alert about that, and the steps of its runbook, that of the slowest
+    stage first.
     """
-
-    now: AgentNow
-    part: str
-    href: str
-    wrong: str
-    alert: str
-    steps: Sequence[str]
-
-
-def _bad(now: AgentNow, what_to_do: Mapping[str, Sequence[str]]) -> _Bad:
-    """If the step of another stage comes first in the runbook, that of the slowest one does here."""
-    wrong, alert = ("", "") if now.trouble is None else _WRONG[now.trouble]
+    wrong, alert = _WRONG.get(now.trouble, ("", ""))
     stage = "" if now.stage is None else STAGE_WORDS[now.stage].partition(",")[0]
     steps = sorted(
         what_to_do.get(alert, ()),
         key=lambda step: not (stage and stage in step.partition(":")[0].casefold()),
     )
-    place = _place_of(now.agent, now.version)
-    return _Bad(now, *place, f"{wrong} ({stage})" if stage else wrong, alert, steps)
+    what = f"{wrong} ({stage})" if stage else wrong
+    return now, *_place_of(now.agent, now.version), what, alert, steps
 
 
 def _rest(shown: ShownCalls, left_out: Sequence[ShownCall], *, has_any: bool) -> str:
@@ -397,17 +378,15 @@ def _rest(shown: ShownCalls, left_out: Sequence[ShownCall], *, has_any: bool) ->
 
 
 def _names(now: RunningCalls) -> str:
-    labels = [each.call.labels for each in now.calls]
     lists = [
-        ("agent-names", {each.agent for each in labels}),
-        ("version-names", {each.version for each in labels if each.version is not None}),
-        ("tenant-names", {each.tenant for each in labels}),
-        ("environment-names", {each.environment for each in labels}),
+        (f"{name}-names", sorted({found for each in now.calls if (found := of(each.call.labels))}))
+        for name, of in ((each, attrgetter(each)) for each in _LABELS)
     ]
-    inside = render(
-        "now_names.html", lists=[(name, sorted(names)[:MOST_NAMES]) for name, names in lists]
-    )
+    inside = render("now_names.html", lists=[(name, names[:MOST_NAMES]) for name, names in lists])
     return Markup('<div id="lists">{}</div>').format(inside)
+
+
+_LABELS: Final = ("agent", "version", "tenant", "environment")
 
 
 def _alerts(alerts: Alerts, wanted: WantedCalls) -> str:

@@ -24,7 +24,7 @@ from consumers.runtime.http import ConnectionBounds
 from consumers.runtime.private_files import ensure_file, make_folder
 from consumers.runtime.process import OperatorError, wall_clock_ms
 from consumers.runtime.registry import Instruments
-from consumers.store.rows import MAX_STORE_BYTES, Place, RowStore
+from consumers.store.rows import MAX_STORE_BYTES, Place
 from schemas.rows import OwnRow, StoredRow, WordsRow
 from schemas.units import MS_PER_SECOND
 
@@ -136,7 +136,7 @@ class CallPages:
         """
         self._settings = settings
         self.fleet = Fleet()
-        self.calls = ReadCalls(_opened(settings.folder, max_bytes))
+        self.calls = _opened(settings.folder, max_bytes)
         for row in self.calls.open_calls():  # of an earlier process
             self.fleet.take(row)
         self.site = ConsoleSite(
@@ -225,13 +225,13 @@ class CallPages:
                 await asyncio.sleep(ALERTS_SECONDS)
 
 
-def _opened(folder: Path | None, max_bytes: int) -> RowStore:
+def _opened(folder: Path | None, max_bytes: int) -> ReadCalls:
     if folder is None:
-        return RowStore(max_bytes=max_bytes)
+        return ReadCalls(max_bytes=max_bytes)
     try:
         make_folder(folder)
         ensure_file(folder / STORE_NAME)
-        return RowStore(folder / STORE_NAME, max_bytes=max_bytes)
+        return ReadCalls(folder / STORE_NAME, max_bytes=max_bytes)
     except (OSError, sqlite3.Error) as error:
         raise OperatorError(
             f"Console: the folder {folder} cannot be used ({error}), so no page is served. Let "
