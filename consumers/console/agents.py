@@ -230,7 +230,9 @@ class _Kept:
         bad, calls = of.in_trouble + of.ended_lately, of.running + of.ended_lately
         if bad and bad >= BAD_SHARE * calls and (bad > 1 or calls <= FEW_CALLS):
             if self.bad_since_ms is None or now_ms - (self.bad_until_ms or now_ms) > PAUSE_MS:
-                self.bad_since_ms, self.affected = of.bad_from_ms(now_ms), {}
+                # calls that have all ended were bad before
+                self.bad_since_ms = now_ms if of.in_trouble else min(now_ms, of.last_end_ms)
+                self.affected = {}
             self.ended_with_call = not of.in_trouble
             self.bad_until_ms = of.last_end_ms if self.ended_with_call else None
             self.mostly = max(of.wrong, key=lambda each: of.wrong[each])
@@ -262,10 +264,6 @@ class _Sums:
         self.last_end_ms = max(self.last_end_ms, other.last_end_ms)
         self.affected |= other.affected
         self.wrong += other.wrong
-
-    def bad_from_ms(self, now_ms: int) -> int:
-        """From when on they are bad, seen first now: calls that have all ended were bad before."""
-        return now_ms if self.in_trouble else min(now_ms, self.last_end_ms)
 
 
 class Agents:

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import httpx2 as httpx
 import structlog
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, TypeAdapter, ValidationError
 from starlette.routing import BaseRoute
 
 from consumers.console.fleet import Fleet
@@ -60,37 +60,28 @@ up comes again.
 log = structlog.get_logger()
 
 
-class _Given(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-
-class _GivenAlert(_Given):
+class _GivenAlert(BaseModel):
     """An alert as Alertmanager and Prometheus have it; each has a word of its own for when it
     began.
     """
 
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
-    startsAt: str = ""  # noqa: N815  # Alertmanager's word
-    activeAt: str = ""  # noqa: N815  # Prometheus' word
+    since: str = Field("", validation_alias=AliasChoices("startsAt", "activeAt"))
     state: str = ""
 
 
-class _Rule(_Given):
+class _Rule(BaseModel):
     duration: float = Field(0.0, ge=0, le=MAX_RULE_SECONDS, allow_inf_nan=False)
     alerts: Annotated[list[_GivenAlert], Field(max_length=MAX_ALERTS)] = []
 
 
-class _RuleGroup(_Given):
+class _RuleGroup(BaseModel):
     rules: list[_Rule] = []
 
 
-class _RuleGroups(_Given):
-    groups: list[_RuleGroup] = []
-
-
-class _PrometheusAnswer(_Given):
-    data: _RuleGroups
+class _PrometheusAnswer(BaseModel):
+    groups: list[_RuleGroup] = Field(validation_alias=AliasPath("data", "groups"))
 
 
 _ALERTS: Final = TypeAdapter(Annotated[list[_GivenAlert], Field(max_length=MAX_ALERTS)])
@@ -288,7 +279,7 @@ def alerts_in(body: bytes) -> Sequence[Alert]:
     Raises:
         ValidationError: It is no such answer.
     """
-    return _in_order(_alert(each, each.startsAt) for each in _ALERTS.validate_json(body))
+    return _in_order(_alert(each) for each in _ALERTS.validate_json(body))
 
 
 def near_alerts_in(body: bytes) -> Sequence[Alert]:
@@ -299,20 +290,18 @@ def near_alerts_in(body: bytes) -> Sequence[Alert]:
         ValidationError: It is no such answer.
     """
     rules = (
-        rule
-        for group in _PrometheusAnswer.model_validate_json(body).data.groups
-        for rule in group.rules
+        rule for group in _PrometheusAnswer.model_validate_json(body).groups for rule in group.rules
     )
     return _in_order(
         alert._replace(fires_ms=alert.since_ms + int(rule.duration * MS_PER_SECOND))
         for rule in rules
         for each in rule.alerts
         if each.state == "pending"
-        for alert in (_alert(each, each.activeAt),)
+        for alert in (_alert(each),)
     )
 
 
-def _alert(given: _GivenAlert, since: str) -> Alert:
+def _alert(given: _GivenAlert) -> Alert:
     labels, runbook = given.labels, given.annotations.get("runbook_url", "")
     return Alert(
         name=labels.get("alertname", "alert"),
@@ -323,7 +312,7 @@ def _alert(given: _GivenAlert, since: str) -> Alert:
             if labels.get(label)
         },
         summary=given.annotations.get("summary", ""),
-        since_ms=_epoch_ms(since),
+        since_ms=_epoch_ms(given.since),
         what_to_do=given.annotations.get("runbook", ""),
         runbook=runbook if runbook.startswith(("https://", "http://")) else "",
     )

@@ -141,6 +141,8 @@ MAX_RING: Final = 50_000
 """Most of them: two minutes of 400 rows a second."""
 MAX_SAID: Final = 1_000
 """Labels and notes of this process that are kept until history has them; the oldest make room."""
+MAX_LOGGED: Final = 1_000
+"""People and calls of which it is remembered that the log says so; the oldest make room."""
 MAX_BURST: Final = 500
 """Rows of one write to a reader of the API's stream."""
 
@@ -775,9 +777,7 @@ class ConsoleSite:
                     HTTPStatus.SERVICE_UNAVAILABLE, f"Nothing was written: {error}"
                 ) from error
             raise _UnansweredError(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
-        self._said[conversation_id, said.by, said.label] = said
-        if len(self._said) > MAX_SAID:
-            self._said.popitem(last=False)
+        _remember(self._said, (conversation_id, said.by, said.label), said, MAX_SAID)
         log.info(
             "call_annotated",
             role="console",
@@ -965,7 +965,8 @@ class ConsoleSite:
         unknown = _UnansweredError(
             HTTPStatus.NOT_FOUND, f"There is no row of a call with the id {conversation_id}."
         )
-        if not is_known and self._is_nowhere(conversation_id):
+        # it was looked for everywhere a moment ago
+        if not is_known and self._nowhere.get(conversation_id, 0.0) > time.monotonic():
             raise unknown
         annotations = await self._said_of(conversation_id, is_known=is_known)
         read: Callable[[str, int | None], StoredCall | None] | None = self._calls.call
@@ -974,7 +975,8 @@ class ConsoleSite:
                 "unknown", conversation_id, "found", lambda: self._reader_of(conversation_id)
             )
         if read is None:
-            self._note_nowhere(conversation_id)
+            until = time.monotonic() + NOWHERE_SECONDS
+            _remember(self._nowhere, conversation_id, until, MAX_NOWHERE)
             raise unknown
         found = _Found(conversation_id, read, annotations, self._calls)
         if (opened := self._drawn.get(conversation_id)) and opened.call:
@@ -993,16 +995,6 @@ class ConsoleSite:
                 if read(conversation_id, None) is not None:
                     return read
         return None
-
-    def _is_nowhere(self, conversation_id: str) -> bool:
-        """Whether the id was looked for everywhere a moment ago, and not found."""
-        return self._nowhere.get(conversation_id, 0.0) > time.monotonic()
-
-    def _note_nowhere(self, conversation_id: str) -> None:
-        self._nowhere[conversation_id] = time.monotonic() + NOWHERE_SECONDS
-        self._nowhere.move_to_end(conversation_id)
-        if len(self._nowhere) > MAX_NOWHERE:
-            self._nowhere.popitem(last=False)
 
     async def _said_of(self, conversation_id: str, *, is_known: bool) -> Sequence[Annotation]:
         """Returns the labels and notes of a call: those in history, if there is one, and those that
@@ -1033,10 +1025,7 @@ class ConsoleSite:
         user, now = self._access.user_of(request) or "", time.monotonic()
         if now - self._logged.get(key := (user, conversation_id), -60.0) >= 60.0:
             log.info("call_opened", role="console", user=user, conversation_id=conversation_id)
-            self._logged[key] = now
-            self._logged.move_to_end(key)
-            if len(self._logged) > 1_000:
-                self._logged.popitem(last=False)
+            _remember(self._logged, key, now, MAX_LOGGED)
 
     # Streams.
 
@@ -1360,6 +1349,14 @@ def _require_our_page(request: Request, what_happened: str) -> None:
             f"{what_happened}: the form was on no page of this console. A proxy in front must pass "
             "Host, or X-Forwarded-Host.",
         )
+
+
+def _remember(kept: OrderedDict[_Key, _Made], key: _Key, value: _Made, most: int) -> None:
+    """Keeps a value as the newest of so many."""
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > most:
+        kept.popitem(last=False)
 
 
 def _version_of_search() -> int:

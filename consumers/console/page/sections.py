@@ -26,6 +26,7 @@ from consumers.console.page.drawing import (
     counted,
     day_and_time,
     in_words,
+    note_in_words,
     outcome,
     percent,
     quantity,
@@ -47,7 +48,6 @@ from consumers.console.page.view import (
     expected_of,
     facts_of,
     no_answer,
-    notes_of,
     part_in_words,
     reasons_of,
     standouts,
@@ -499,7 +499,7 @@ def told(call: ReportedCall) -> Markup | None:
         "told.html",
         call=call,
         uses=uses,
-        notes=notes_of(call),
+        notes=[(note.turn, call.shown(note_in_words(note))) for note in row.notes],
         cost=cost_in_words(rows.number(row.cost_dollars)),
     )
 

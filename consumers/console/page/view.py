@@ -18,7 +18,6 @@ from consumers.console.page.drawing import (
     in_words,
     made,
     not_judged,
-    note_in_words,
     number,
     outcome,
     percent,
@@ -717,11 +716,6 @@ def used_in_words(use: ServiceUse) -> str:
     """What a service used."""
     amounts = ((name, getattr(use, name)) for name in USED_AMOUNTS)
     return ", ".join(f"{amount:,.10g} {in_words(name)}" for name, amount in amounts if amount)
-
-
-def notes_of(call: ReportedCall) -> list[tuple[int | None, str]]:
-    """What the agent's framework notes, with the turns."""
-    return [(note.turn, call.shown(note_in_words(note))) for note in call.row.notes]
 
 
 def cost_in_words(cost: float | None) -> str:
