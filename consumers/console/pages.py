@@ -310,11 +310,10 @@ def _is_chosen(each: AgentNow, wanted: WantedCalls) -> bool:
 
 
 def _head(fleet: Fleet, shown: ShownCalls, wanted: WantedCalls) -> str:
-    parts = []
-    if fleet.unreadable:
-        parts.append(f"{counted(fleet.unreadable, 'record')} not understood")
-    if fleet.table.calls_dropped:
-        parts.append(f"{counted(fleet.table.calls_dropped, 'call')} left out")
+    left_out = {
+        "not understood": (fleet.unreadable, "record"),
+        "left out": (fleet.table.calls_dropped, "call"),
+    }
     bad = [
         each
         for each in fleet.agents.now
@@ -327,7 +326,7 @@ def _head(fleet: Fleet, shown: ShownCalls, wanted: WantedCalls) -> str:
         bad=[_bad(each, fleet.what_to_do) for each in bad[:MOST_NAMED]],
         most_tenants=MOST_NAMED,
         others=len(bad) - MOST_NAMED,
-        left_out=", ".join(parts),
+        left_out=", ".join(f"{counted(*of)} {how}" for how, of in left_out.items() if of[0]),
         note=fleet.note,
     )
 
@@ -456,56 +455,58 @@ def _lines(
             minutes=tuple(zip((begin_ms for begin_ms, _ in minutes), told, strict=True)),
         )
 
-    yield line(
-        "line-calls",
-        "Calls",
-        f"{shown.running:,}",
-        "running now",
-        "",
-        lambda each: each.calls_running,
-        _whole,
-        1,
-    )
-    yield line(
-        "line-trouble",
-        "In trouble",
-        f"{shown.bad:,}",
-        f"and {whole.calls_ended_badly:,} ended badly, {MINUTES} min",
-        "urgent" if shown.bad or whole.calls_ended_badly else "",
-        lambda each: each.calls_in_trouble + each.calls_ended_badly,
-        _whole,
-        1,
-    )
-    yield line(
-        "line-wait",
-        "Wait, p95",
-        "no answer" if p95 is None else seconds(p95),
-        f"p50 {'not known' if p50 is None else seconds(p50)}; objective {seconds(SLOW_MS)}",
-        wait_level(p95),
-        lambda each: each.wait_p95_ms,
-        seconds,
-        SLOW_MS,
-        SLOW_MS,
-    )
-    yield line(
-        "line-unanswered",
-        "Unanswered",
-        "no turn" if share is None else percent(share),
-        f"{whole.turns_unanswered:,} of {counted(whole.turns, 'turn')}",
-        "urgent" if (share or 0) >= BAD_SHARE else "",
-        lambda each: each.unanswered_share,
-        percent,
-        _LEAST_SHARE,
-    )
-    yield line(
-        "line-goals",
-        "Goals reached",
-        "no goals" if goals is None else percent(goals),
-        f"mean of {counted(whole.calls_judged, 'call')} that ended",
-        "",
-        lambda each: each.progress,
-        percent,
-        1.0,
+    yield from (
+        line(
+            "line-calls",
+            "Calls",
+            f"{shown.running:,}",
+            "running now",
+            "",
+            lambda each: each.calls_running,
+            _whole,
+            1,
+        ),
+        line(
+            "line-trouble",
+            "In trouble",
+            f"{shown.bad:,}",
+            f"and {whole.calls_ended_badly:,} ended badly, {MINUTES} min",
+            "urgent" if shown.bad or whole.calls_ended_badly else "",
+            lambda each: each.calls_in_trouble + each.calls_ended_badly,
+            _whole,
+            1,
+        ),
+        line(
+            "line-wait",
+            "Wait, p95",
+            "no answer" if p95 is None else seconds(p95),
+            f"p50 {'not known' if p50 is None else seconds(p50)}; objective {seconds(SLOW_MS)}",
+            wait_level(p95),
+            lambda each: each.wait_p95_ms,
+            seconds,
+            SLOW_MS,
+            SLOW_MS,
+        ),
+        line(
+            "line-unanswered",
+            "Unanswered",
+            "no turn" if share is None else percent(share),
+            f"{whole.turns_unanswered:,} of {counted(whole.turns, 'turn')}",
+            "urgent" if (share or 0) >= BAD_SHARE else "",
+            lambda each: each.unanswered_share,
+            percent,
+            _LEAST_SHARE,
+        ),
+        line(
+            "line-goals",
+            "Goals reached",
+            "no goals" if goals is None else percent(goals),
+            f"mean of {counted(whole.calls_judged, 'call')} that ended",
+            "",
+            lambda each: each.progress,
+            percent,
+            1.0,
+        ),
     )
 
 

@@ -165,7 +165,7 @@ class ConsoleRole:
         return HttpListener(
             settings.host,
             port,
-            self.console.routes(),
+            self.console.site.routes(),
             partial(_count, self._instruments),
             bounds=self.console.bounds,
             without_it="The page of calls cannot be shown",

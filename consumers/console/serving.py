@@ -12,7 +12,6 @@ from typing import Annotated, Final
 import httpx2 as httpx
 import structlog
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, TypeAdapter, ValidationError
-from starlette.routing import BaseRoute
 
 from consumers.console.fleet import Fleet
 from consumers.console.pages import Alert, Alerts
@@ -134,10 +133,6 @@ class CallPages:
             settings, self.fleet, self.calls, annotate, past, redactor, instruments, version
         )
         self._working: list[asyncio.Task[None]] = []
-
-    def routes(self) -> list[BaseRoute]:
-        """All routes of the pages and of the API."""
-        return self.site.routes()
 
     @property
     def bounds(self) -> ConnectionBounds:

@@ -79,9 +79,8 @@ class CallWords:
         ] = {}  # by turn, what tells that no text of it is another than at the last look
         self._spoken: set[int] = set()  # turns in which the agent's spoken words are known
         self._turn = -2  # the turn that the call is in
-        self._looks = 0  # at its complete texts
+        self._looks = self._dead_airs = 0  # looks at its complete texts
         self._is_answered = self._has_user = self._is_look_due = False
-        self._silence = 0  # the newest one, by its number
 
     def follow(
         self, live: LiveCall, touched: AbstractSet[int], with_tools: AbstractSet[int]
@@ -122,12 +121,10 @@ class CallWords:
                 self._is_look_due |= not self._looks & (self._looks - 1)
         self.is_due = self._is_look_due or bool(self._due)
 
-    def follow_silence(self, number: int) -> None:
-        """Follows the dead air of the turn that the call is in, by the number of the newest one:
-        what the caller has said before it is complete.
-        """
-        if number != self._silence:
-            self._silence, self._is_look_due, self.is_due = number, True, True
+    def follow_silences(self, dead_airs: int) -> None:
+        """Follows how often dead air was found: what the caller has said before it is complete."""
+        if dead_airs != self._dead_airs:
+            self._dead_airs, self._is_look_due, self.is_due = dead_airs, True, True
 
     @property
     def since(self) -> int:

@@ -239,7 +239,7 @@ class OneMachine:
                 *self._receiver.routes,
                 *self._metrics.routes,
                 *self._commands.routes,
-                *self.console.routes(),
+                *self.console.site.routes(),
             ],
             partial(_count, instruments),
             bounds=_bounds(self.console.bounds),

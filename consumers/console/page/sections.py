@@ -26,7 +26,6 @@ from consumers.console.page.drawing import (
     counted,
     day_and_time,
     in_words,
-    note_in_words,
     outcome,
     percent,
     quantity,
@@ -48,6 +47,7 @@ from consumers.console.page.view import (
     expected_of,
     facts_of,
     no_answer,
+    notes_of,
     part_in_words,
     reasons_of,
     standouts,
@@ -224,11 +224,6 @@ def _scores_of_turns(
     }
 
 
-def _place(call: ReportedCall, turn: int) -> str | None:
-    """The id of a turn in the transcript, if that has it."""
-    return call.turn_anchor(turn) if call.has_turn(turn) else None
-
-
 def _call_row(call: ReportedCall, part: ScorePart, turn: int | None = None) -> dict[str, object]:
     return {
         "heading": title(part.name),
@@ -242,12 +237,7 @@ def _call_row(call: ReportedCall, part: ScorePart, turn: int | None = None) -> d
 
 def _kind(value: Value) -> str:
     """How a value looks: an unscored one looks different from a number."""
-    match value:
-        case Unscored():
-            return "unscored"
-        case NotApplicable():
-            return "none"
-    return "value"
+    return {Unscored: "unscored", NotApplicable: "none"}.get(type(value), "value")
 
 
 def _details(call: ReportedCall, part: ScorePart) -> Iterator[tuple[str, str]]:
@@ -499,7 +489,7 @@ def told(call: ReportedCall) -> Markup | None:
         "told.html",
         call=call,
         uses=uses,
-        notes=[(note.turn, call.shown(note_in_words(note))) for note in row.notes],
+        notes=notes_of(call),
         cost=cost_in_words(rows.number(row.cost_dollars)),
     )
 
@@ -733,7 +723,7 @@ def latency(call: ReportedCall) -> Markup:
                 stages_of=bars[wait.turn],
                 ticks=ticks,
                 scale=scale,
-                place=_place(call, wait.turn),
+                place=call.turn_anchor(wait.turn) if call.has_turn(wait.turn) else None,
                 names_anchor=len(anchors) > 1,
                 state=states[wait.turn] if len(several) > 1 else None,
                 filler_ms=fillers[wait.turn],
@@ -834,11 +824,6 @@ def people(call: ReportedCall) -> Markup:
     return render("people.html", said=said) if said else Markup()
 
 
-def figures(call: ReportedCall) -> Markup:
-    """The figures of the call."""
-    return render("figures.html", call=call, tiles=list(tiles(call)))
-
-
 SECTIONS: Final[Mapping[str, Callable[[ReportedCall], Markup]]] = {
     "Timeline": timeline,
     "Transcript": transcript,
@@ -849,7 +834,7 @@ SECTIONS: Final[Mapping[str, Callable[[ReportedCall], Markup]]] = {
 fills.
 """
 FOLDED: Final[Mapping[str, Callable[[ReportedCall], Markup | None]]] = {
-    "Figures": figures,
+    "Figures": lambda call: render("figures.html", call=call, tiles=list(tiles(call))),
     "Wait for the answer, by turn": latency,
     "Speech": speech,
     "Models and notes": told,

@@ -18,13 +18,14 @@ from consumers.console.page.drawing import (
     in_words,
     made,
     not_judged,
+    note_in_words,
     number,
     outcome,
     percent,
     seconds,
     seconds_if_known,
 )
-from consumers.console.page.running import Level, wait_level
+from consumers.console.page.running import Level, end_in_words, wait_level
 from consumers.engine.measures.eva import EXPERIENCE_THRESHOLDS
 from consumers.engine.measures.talk import LONG_SILENCE_MS
 from consumers.engine.turns.eva_text import (
@@ -39,7 +40,6 @@ from schemas import rows
 from schemas.closed_sets import (
     FAILED_USES,
     Anchor,
-    CloseReason,
     Speaker,
     ToolOutcome,
     UnjudgedReason,
@@ -58,7 +58,6 @@ from schemas.rows import (
 )
 from schemas.scores.trouble import MANY_INTERRUPTIONS, SLOW_MS, VERY_SLOW_MS, bad_end, troubles_of
 
-_REASON_CHARS: Final = 60
 _FIRST_MS: Final = 946_684_800_000
 """The year 2000: no call is older."""
 
@@ -72,20 +71,6 @@ def progress_value(call: ReportedCall) -> str:
     return "unscored" if value is None else percent(value)
 
 
-def end_in_words(call: ReportedCall) -> str:
-    """How the call ended."""
-    row = call.row
-    if not call.is_closed:
-        return "over, waiting for verdicts" if call.is_over else "not yet"
-    if row.ended_reason:
-        return call.shown(in_words(row.ended_reason), _REASON_CHARS)
-    return (
-        "no reason given"
-        if row.close_reason == CloseReason.ENDED
-        else in_words(row.close_reason or "not known")
-    )
-
-
 def facts_of(call: ReportedCall) -> list[tuple[str, str]]:
     """What a person asks first: whose call it is, when it began, and how it ended."""
     labels = call.row.labels
@@ -96,7 +81,7 @@ def facts_of(call: ReportedCall) -> list[tuple[str, str]]:
         ("Version", labels.version or "unknown"),
         ("Pipeline", in_words(labels.pipeline_type)),
         ("Began", _began(call.start_ms)),
-        ("Ended", end_in_words(call)),
+        ("Ended", end_in_words(call.row)),
     ]
     return [(name, value) for name, value in facts if value != "unknown" or name == "Agent"]
 
@@ -137,13 +122,9 @@ def _statuses(call: ReportedCall, turns: Iterable[int]) -> Iterator[tuple[str, s
     """How many of several turns can still change."""
     wanted = set(turns)
     known = Counter(call.status(each) for each in call.turns if each.turn in wanted)
-    if len(known) == 1:
-        yield "Status", STATUS_WORDS[next(iter(known))]
-    elif known:
-        yield (
-            "Status",
-            ", ".join(f"{known[status]} {status}" for status in STATUS_WORDS if status in known),
-        )
+    if known:
+        counts = ", ".join(f"{known[each]} {each}" for each in STATUS_WORDS if each in known)
+        yield "Status", counts if len(known) > 1 else STATUS_WORDS[next(iter(known))]
 
 
 # The parts of a call to look at first: long waits, missing answers, overlapping speech, dead air,
@@ -469,7 +450,7 @@ def tiles(call: ReportedCall) -> Iterator[Tile]:
         "Length",
         duration(call.length_ms),
         counted(row.turns, "turn") if call.is_closed else "so far",
-        why=(("What", "from the first event to the last"), ("Call", end_in_words(call))),
+        why=(("What", "from the first event to the last"), ("Call", end_in_words(call.row))),
     )
     in_time = sum(wait_ms <= SLOW_MS for wait_ms in waits_ms.values())
     anchors = Counter(
@@ -679,9 +660,8 @@ def _state(
         return "Pending", None, "a judge is asked"
     # Until the end the row has the reason from before the first turn.
     if result == _NOT_BEGUN and not call.is_over:
-        so_far = None if call.progress is None else call.progress.result
-        is_unjudged = isinstance(so_far, Unscored) and so_far.reason in _UNJUDGED
-        if so_far is None or not (subgoal.is_judged and is_unjudged):
+        so_far = None if call.progress is None or not subgoal.is_judged else call.progress.result
+        if not isinstance(so_far, Unscored) or so_far.reason not in _UNJUDGED:
             return "Not reached yet", None, how
         result = so_far
     value = rows.number(result)
@@ -716,6 +696,11 @@ def used_in_words(use: ServiceUse) -> str:
     """What a service used."""
     amounts = ((name, getattr(use, name)) for name in USED_AMOUNTS)
     return ", ".join(f"{amount:,.10g} {in_words(name)}" for name, amount in amounts if amount)
+
+
+def notes_of(call: ReportedCall) -> list[tuple[int | None, str]]:
+    """What the agent's framework notes, with the turns."""
+    return [(note.turn, call.shown(note_in_words(note))) for note in call.row.notes]
 
 
 def cost_in_words(cost: float | None) -> str:
