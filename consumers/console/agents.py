@@ -197,13 +197,16 @@ class AgentNow(Figures, frozen=True, kw_only=True):
 class _Kept:
     """The minutes of some calls, and their bad time if they are those of one version."""
 
-    __slots__ = ("affected", "bad_since_ms", "bad_until_ms", "ended_with_call", "minutes", "mostly")
+    __slots__ = (
+        *("affected", "bad_since_ms", "bad_until_ms", "ended_with_call", "last_end_ms"),
+        *("minutes", "mostly"),
+    )
 
     def __init__(self) -> None:
         self.minutes: dict[int, Minute] = {}
         self.bad_since_ms: int | None = None
         self.bad_until_ms: int | None = None
-        self.ended_with_call = False
+        self.ended_with_call, self.last_end_ms = False, 0
         self.affected: dict[str, str] = {}
         """By id its tenant."""
         self.mostly: _Wrong = (None, None)
@@ -228,24 +231,29 @@ class _Kept:
     def note_bad(self, now_ms: int, of: "_Sums") -> None:
         """Notes whether the calls of a version are bad now; a short pause ends no bad time."""
         bad, calls = of.in_trouble + of.ended_lately, of.running + of.ended_lately
-        if bad and bad >= BAD_SHARE * calls and (bad > 1 or calls <= FEW_CALLS):
+        is_bad = bad > 0 and bad >= BAD_SHARE * calls and (bad > 1 or calls <= FEW_CALLS)
+        if is_bad:
             if self.bad_since_ms is None or now_ms - (self.bad_until_ms or now_ms) > PAUSE_MS:
                 # calls that have all ended were bad before
                 self.bad_since_ms = now_ms if of.in_trouble else min(now_ms, of.last_end_ms)
-                self.affected = {}
-            self.ended_with_call = not of.in_trouble
-            self.bad_until_ms = of.last_end_ms if self.ended_with_call else None
+                self.affected, self.bad_until_ms = {}, None
             self.mostly = max(of.wrong, key=lambda each: of.wrong[each])
             if len(self.affected) < MAX_AFFECTED:
                 self.affected |= of.affected
-        elif self.bad_since_ms is not None:
-            if self.bad_until_ms is None:
-                self.ended_with_call = not of.running
-                self.bad_until_ms = now_ms
+        if self.bad_since_ms is None:
+            return
+        has_newer_end = of.last_end_ms > self.last_end_ms
+        if is_bad and of.in_trouble:
+            self.bad_until_ms = None
+        elif self.bad_until_ms is None or (is_bad and has_newer_end):
+            self.ended_with_call = has_newer_end and not of.in_trouble
+            self.bad_until_ms = of.last_end_ms if self.ended_with_call else now_ms
+        self.last_end_ms = max(self.last_end_ms, of.last_end_ms)
+        if self.bad_until_ms is not None:
             was_short = self.bad_until_ms - self.bad_since_ms < PAUSE_MS
             if now_ms - self.bad_until_ms > (PAUSE_MS if was_short else WINDOW_MS):
-                self.bad_since_ms, self.bad_until_ms, self.affected = None, None, {}
-                self.mostly = (None, None)
+                self.bad_since_ms, self.bad_until_ms = None, None
+                self.affected, self.mostly = {}, (None, None)
 
 
 class _Sums:
@@ -426,14 +434,16 @@ def _add(sums: _Sums, shown: ShownCall, now_ms: int) -> None:
 
 def _wrong(shown: ShownCall) -> _Wrong:
     """The worst trouble of a call that is in trouble or ended badly, and the stage behind it."""
-    call = shown.call
-    if not shown.troubles:
-        if call.waiting is None:
-            return TroubleKind.AGENT_ERROR, None
-        return TroubleKind.MUTE if call.waiting.silences > 1 else TroubleKind.SILENT, None
-    kind = shown.troubles[0].kind
-    is_slow = kind in {TroubleKind.SLOW, TroubleKind.VERY_SLOW} and call.answer is not None
-    return kind, call.answer.slowest_stage if is_slow else None
+    answer, waiting = shown.call.answer, shown.call.waiting
+    if shown.troubles:
+        kind = shown.troubles[0].kind
+        return kind, answer.slowest_stage if answer is not None and kind in _SLOW else None
+    if waiting is None:
+        return TroubleKind.AGENT_ERROR, None
+    return TroubleKind.MUTE if waiting.silences > 1 else TroubleKind.SILENT, None
+
+
+_SLOW: Final = frozenset({TroubleKind.SLOW, TroubleKind.VERY_SLOW})
 
 
 def _worst_first(each: AgentNow) -> tuple[object, ...]:

@@ -198,8 +198,14 @@ def now_page(
         **{name: filled[name] for name in ("head", "alerts", "lines", "agents", "names", "rest")},
         rows=filled["calls"],
     )
-    stream = f"{site.root}live/now?{query_of(wanted)}"
-    return page(site, "Calls now", content, here="now", stream=stream, wall=wall)
+    return page(
+        site,
+        "Calls now",
+        content,
+        here="now",
+        stream=f"{site.root}live/now?{query_of(wanted)}",
+        wall=wall,
+    )
 
 
 def query_of(wanted: WantedCalls) -> str:
@@ -360,8 +366,8 @@ def _bad(
         what_to_do.get(alert, ()),
         key=lambda step: not (stage and stage in step.partition(":")[0].casefold()),
     )
-    what = f"{wrong} ({stage})" if stage else wrong
-    return now, *_place_of(now.agent, now.version), what, alert, steps
+    place = _place_of(now.agent, now.version)
+    return now, *place, f"{wrong} ({stage})" if stage else wrong, alert, steps
 
 
 def _rest(shown: ShownCalls, left_out: Sequence[ShownCall], *, has_any: bool) -> str:
@@ -463,7 +469,7 @@ def _lines(
             "running now",
             "",
             lambda each: each.calls_running,
-            _whole,
+            "{:,.0f}".format,
             1,
         ),
         line(
@@ -473,7 +479,7 @@ def _lines(
             f"and {whole.calls_ended_badly:,} ended badly, {MINUTES} min",
             "urgent" if shown.bad or whole.calls_ended_badly else "",
             lambda each: each.calls_in_trouble + each.calls_ended_badly,
-            _whole,
+            "{:,.0f}".format,
             1,
         ),
         line(
@@ -508,10 +514,6 @@ def _lines(
             1.0,
         ),
     )
-
-
-def _whole(value: float) -> str:
-    return f"{value:,.0f}"
 
 
 def _pieces(values: Sequence[float | None], highest: float) -> tuple[str, ...]:
@@ -606,8 +608,13 @@ def call_page(
         most_note=MAX_NOTE_CHARS,
         most_name=MAX_NAME_CHARS,
     )
-    live = {"stream": f"{site.root}live/calls/{place}", "parts": f"{site.root}parts/calls/{place}"}
-    return page(site, f"Call {conversation_id}", content, **live)
+    return page(
+        site,
+        f"Call {conversation_id}",
+        content,
+        stream=f"{site.root}live/calls/{place}",
+        parts=f"{site.root}parts/calls/{place}",
+    )
 
 
 _LABEL: Final = LABEL_PATTERN.strip("^$").replace("_-", r"_\-")

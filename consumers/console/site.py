@@ -707,9 +707,14 @@ class ConsoleSite:
                 site, call.conversation_id, drawn.boxes, span_ms=drawn.span_ms, author=author
             ).encode()
 
-        what = "page", site.root, author, drawn.edition
         return _html(
-            await self._made("drawings", call.conversation_id, what, page, lambda: drawn.edition)
+            await self._made(
+                "drawings",
+                call.conversation_id,
+                ("page", site.root, author, drawn.edition),
+                page,
+                lambda: drawn.edition,
+            )
         )
 
     async def _drawn_of(self, call: _Found, at_ms: int | None) -> _Drawn:
@@ -801,11 +806,15 @@ class ConsoleSite:
                 parts, {box: list(each) for box, each in drawn.parts.items()}, {}
             ).encode()
 
-        what = "answer", query.at_ms, drawn.edition
-        made = await self._made(
-            "drawings", call.conversation_id, what, answer, lambda: drawn.edition
+        return _json(
+            await self._made(
+                "drawings",
+                call.conversation_id,
+                ("answer", query.at_ms, drawn.edition),
+                answer,
+                lambda: drawn.edition,
+            )
         )
-        return _json(made)
 
     def _row_of(self, call: _Found) -> CallRow:
         """The row of a call; it may block."""
@@ -909,10 +918,15 @@ class ConsoleSite:
             shown, remark = self._shown(call, query.at_ms)
             return page_of([shown], [remark], self._version).encode()
 
-        page = await self._made(
-            "drawings", call.conversation_id, ("report", query.at_ms), file, lambda: call.edition
+        answer = _html(
+            await self._made(
+                "drawings",
+                call.conversation_id,
+                ("report", query.at_ms),
+                file,
+                lambda: call.edition,
+            )
         )
-        answer = _html(page)
         answer.headers["content-disposition"] = "attachment; filename=call.html"
         return answer
 
@@ -1168,9 +1182,12 @@ class ConsoleSite:
             said = call.annotations if has_words else ()
             return None if stored is None else api.call_detail(stored, said, words=has_words)
 
-        what = "detail", query.at_ms
         made = await self._made(
-            "drawings", call.conversation_id, what, detail, lambda: call.edition
+            "drawings",
+            call.conversation_id,
+            ("detail", query.at_ms),
+            detail,
+            lambda: call.edition,
         )
         if made is None:
             raise _UnansweredError(

@@ -364,8 +364,12 @@ def own_parts(call: ReportedCall, turn: int | None) -> Iterator[ScorePart]:
     """The values of one's own measures of a turn; None is of the call."""
     for row in call.own:
         if row.turn == turn:
-            said = {"label": row.label, "not_measured": row.reason}
-            yield ScorePart(row.measure, row.value, said, "A measure of one's own.")
+            yield ScorePart(
+                row.measure,
+                row.value,
+                {"label": row.label, "not_measured": row.reason},
+                "A measure of one's own.",
+            )
 
 
 def _parts(row: Struct, names: Iterable[str]) -> Iterator[ScorePart]:

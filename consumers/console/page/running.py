@@ -60,7 +60,7 @@ def running_line(shown: ShownCall) -> RunningLine:
     """The line of a call."""
     call, labels = shown.call, shown.call.labels
     chips: list[tuple[Level, str]] = [
-        *([] if shown.ending is None else [("bad", shown.ending)]),
+        *(("bad", each) for each in (shown.ending,) if each is not None),
         *(("urgent" if each.is_urgent else "bad", each.reason) for each in shown.troubles),
     ]
     ending, (begin_ms, end_ms) = end_in_words(call), span_of(call)

@@ -237,7 +237,10 @@ def _call_row(call: ReportedCall, part: ScorePart, turn: int | None = None) -> d
 
 def _kind(value: Value) -> str:
     """How a value looks: an unscored one looks different from a number."""
-    return {Unscored: "unscored", NotApplicable: "none"}.get(type(value), "value")
+    return _KINDS.get(type(value), "value")
+
+
+_KINDS: Final[Mapping[type, str]] = {Unscored: "unscored", NotApplicable: "none"}
 
 
 def _details(call: ReportedCall, part: ScorePart) -> Iterator[tuple[str, str]]:
@@ -741,14 +744,12 @@ def _stages_told(row: TurnRow) -> tuple[tuple[str, str, float, str], ...]:
             f"; {source} says {seconds(other_ms)}" for source, other_ms in each.others_ms.items()
         )
         anchor = "" if each.anchor is None else f", {anchor_in_words(each.anchor)}"
-        disputed = "disputed: " if each.is_disputed else ""
-        family = _FAMILY_OF.get(each.stage, "rest")
         told.append(
             (
                 stage_in_words(each.stage),
-                family,
+                _FAMILY_OF.get(each.stage, "rest"),
                 each.latency_ms,
-                f"{disputed}{each.source}{anchor}{others}",
+                f"{'disputed: ' * each.is_disputed}{each.source}{anchor}{others}",
             )
         )
     return tuple(told)

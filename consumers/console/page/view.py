@@ -180,10 +180,6 @@ def standouts(call: ReportedCall) -> list[Standout]:
     """Every kind with at least one moment; the kinds that disturb the caller most come first."""
     waits_ms = call.waits_ms
     silences = [each for each in call.silences if waits_ms.get(each.turn, 0) <= SLOW_MS]
-    long_waits = [(turn, wait_ms) for turn, wait_ms in waits_ms.items() if wait_ms > SLOW_MS]
-    unknown = [
-        (wait.turn, wait.value.reason) for wait in call.waits if isinstance(wait.value, Unscored)
-    ]
     ending = bad_end(call.row)
     last = call.row.turn if call.row.waiting is None else call.row.waiting.turn
     kinds: dict[str, tuple[Iterable[Moment], str]] = {
@@ -202,7 +198,11 @@ def standouts(call: ReportedCall) -> list[Standout]:
             "{turns} without an answer",
         ),
         f"Waits over {seconds(SLOW_MS)}, the objective": (
-            [Moment(turn, seconds(wait_ms), wait_ms) for turn, wait_ms in long_waits],
+            [
+                Moment(turn, seconds(wait_ms), wait_ms)
+                for turn, wait_ms in waits_ms.items()
+                if wait_ms > SLOW_MS
+            ],
             f"{{count}} of {counted(len(waits_ms), 'wait')} over {seconds(SLOW_MS)}, the longest "
             f"{{text}} in turn {{turn}}",
         ),
@@ -223,7 +223,14 @@ def standouts(call: ReportedCall) -> list[Standout]:
         "Tools without success": (_tools(call), "{text} in turn {turn}{more}"),
         "No goal reached after": (_stalls(call), "no further goal after turn {turn}"),
         "Goals missed": (_missed(call), "{text}"),
-        "Waits not known": ([Moment(turn, in_words(reason)) for turn, reason in unknown], ""),
+        "Waits not known": (
+            [
+                Moment(wait.turn, in_words(wait.value.reason))
+                for wait in call.waits
+                if isinstance(wait.value, Unscored)
+            ],
+            "",
+        ),
     }
     found = []
     for heading, (moments, said) in kinds.items():
@@ -351,9 +358,9 @@ def errors_in_words(call: ReportedCall) -> str | None:
     """How many errors the agent reported, and the newest; None without one."""
     if (errors := call.row.errors) is None:
         return None
-    of = "" if errors.component is None else f" of its {in_words(errors.component)}"
     return (
-        f"{counted(errors.number, 'error')}, the newest{of} at "
+        f"{counted(errors.number, 'error')}, the newest"
+        f"{f' of its {in_words(errors.component)}' if errors.component else ''} at "
         f"{clock(call.offset_ms(errors.last_ms))}"
     )
 
@@ -393,8 +400,11 @@ def _missed(call: ReportedCall) -> Iterator[Moment]:
     missed = [each.id for each, state, _, _ in subgoals_of(call) if state == "Not reached"]
     if missed:
         more = f" and {len(missed) - 1} more" if len(missed) > 1 else ""
-        reached = f"{found.reached} of {counted(found.subgoals, 'goal')} reached"
-        yield Moment(None, f"{reached}, missed {call.shown(missed[0])}{more}")
+        yield Moment(
+            None,
+            f"{found.reached} of {counted(found.subgoals, 'goal')} reached, missed "
+            f"{call.shown(missed[0])}{more}",
+        )
 
 
 def nothing_stands_out(call: ReportedCall) -> str:

@@ -165,6 +165,18 @@ def test_a_bad_time_ends_with_its_last_bad_call_and_says_so() -> None:
         assert (found.calls_affected, found.trouble) == (2, TroubleKind.MUTE)
 
 
+def test_a_caller_who_hung_up_earlier_ends_no_bad_time_that_others_recover_from() -> None:
+    fleet = Fleet()
+    for name in ("a", "b"):
+        fleet.take(call_row(name, labels=V2, waiting=Waiting(1, AT_MS - 4_000, 1)))
+    agents_at(fleet)
+    fleet.take(given_up("a", at_ms=AT_MS + 5_000))
+    agents_at(fleet, AT_MS + 30_000)
+    fleet.take(call_row("b", labels=V2, revision=1))
+    (found,) = agents_at(fleet, AT_MS + 40_000)
+    assert (found.bad_until_ms, found.ended_with_call) == (AT_MS + 40_000, False)
+
+
 def test_a_bad_time_that_calls_recover_from_ends_when_few_are_left_in_trouble() -> None:
     fleet = Fleet()
     fleet.take(failing("a"))
