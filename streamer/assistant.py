@@ -371,7 +371,7 @@ def _alert_lines(state: str, alerts: Sequence[Alert]) -> Iterator[str]:
     if alerts:
         yield f"{state}: {counted(len(alerts), 'alert')}. {_of(len(alerts), MOST_LISTED)}"
     for each in alerts[:MOST_LISTED]:
-        of = f" of {each.who}" if each.who else ""
+        of = f" of {', '.join(each.whose.values())}" if each.whose else ""
         yield (
             f"{each.severity}: {each.name}{of}, since {shown_moment(each.since_ms)} UTC: "
             f"{each.summary}"

@@ -2,7 +2,8 @@
 from.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -63,9 +64,23 @@ def write_deploy_files(folder: Path, *, replaces: bool) -> int:
     return len(new)
 
 
-def _files() -> Iterator[tuple[Path, bytes]]:
+def what_to_do() -> Mapping[str, Sequence[str]]:
+    """By alert, what its runbook says to do, step by step: what the text of the alert has too."""
+    return {
+        path.stem: [
+            " ".join(step.split())
+            for step in _STEP.split(content.decode().partition("## What to do\n")[2])[1:]
+        ]
+        for path, content in _files(["runbooks"])
+    }
+
+
+_STEP: Final = re.compile(r"^\d+\. ", re.MULTILINE)
+
+
+def _files(places: Sequence[str] = PLACES) -> Iterator[tuple[Path, bytes]]:
     source = _IN_THE_WHEEL if _IN_THE_WHEEL.is_dir() else _IN_THE_CHECKOUT
-    for place in PLACES:
+    for place in places:
         for path in (
             sorted((source / place).rglob("*")) if (source / place).is_dir() else [source / place]
         ):

@@ -10,7 +10,8 @@ from rich.table import Table
 
 from consumers.console.page.calls import ReportedCall
 from consumers.console.page.drawing import Redacts, duration, seconds
-from consumers.console.page.view import Moment, Standout, end_in_words, standouts
+from consumers.console.page.running import end_in_words
+from consumers.console.page.view import Moment, Standout, standouts
 from schemas.rows import CallRow, GoalsRow, OwnRow, TurnRow, number
 from streamer.fitting import FittedColumn, fitted
 from streamer.offline.scoring import RecordedScoring
@@ -82,7 +83,7 @@ def summary_of(call: ReportedCall) -> CallSummary:
         "-" if not waits_ms else seconds(max(waits_ms.values())),
         "-" if call.dead_airs is None else str(call.dead_airs),
         goals,
-        end_in_words(call),
+        end_in_words(call.row),
     )
     return CallSummary(call.conversation_id, cells, tuple(standouts(call)))
 

@@ -13,8 +13,9 @@ from typing import Final
 from msgspec import Struct, structs
 
 from schemas.rows import CallRow, Labels, TurnRow, number
+from schemas.scores.latency_stages import Stage
 from schemas.scores.running import ShownCall, WantedCalls
-from schemas.scores.trouble import bad_end
+from schemas.scores.trouble import TroubleKind, bad_end
 from schemas.units import MINUTE_MS
 
 MINUTES: Final = 15
@@ -39,7 +40,9 @@ FEW_CALLS: Final = 1
 call says nothing of its agent.
 """
 ENDED_LATELY_MS: Final = MINUTE_MS
-"""How long a call that ended badly counts beside those that run."""
+"""How long a call that ended badly counts beside those that run: it makes its version bad, and
+keeps none bad after its end.
+"""
 PAUSE_MS: Final = MINUTE_MS
 """A version that is bad again so soon has not been well between, and one that was bad for less is
 soon forgotten.
@@ -51,6 +54,8 @@ Version = tuple[str, str | None]
 """Name of an agent, and its version if calls have one."""
 _Key = Version | Labels | None
 """Whose figures: those of a version, of calls with the same labels, or of all calls."""
+_Wrong = tuple[TroubleKind | None, Stage | None]
+"""What is wrong with a call, and the slowest stage where its answers are slow."""
 
 
 @dataclass(slots=True)
@@ -163,8 +168,13 @@ class AgentNow(Figures, frozen=True, kw_only=True):
         waits_p95_ms: The wait that 95 % do not exceed, by minute, the newest last; null for a
             minute without an answer.
         bad_since_ms: Since when it is bad, or was until a quarter of an hour ago; null otherwise.
-        bad_until_ms: Until when it was bad; null while it is, and otherwise.
+        bad_until_ms: Until when it was bad: the end of its last bad call, or when few of those that
+            run were left in trouble; null while it is bad, and otherwise.
+        ended_with_call: Whether it was the former: nobody knows then how the next call will be.
         calls_affected: Calls that were in trouble, or ended badly, in that time.
+        tenants_affected: Each tenant with how many of them, that with the most first.
+        trouble: The worst trouble of most of its bad calls, as seen last; null if it is not bad.
+        stage: The slowest stage of their answers; null where they are not slow, or nobody knows.
     """
 
     agent: str
@@ -172,7 +182,11 @@ class AgentNow(Figures, frozen=True, kw_only=True):
     waits_p95_ms: tuple[float | None, ...]
     bad_since_ms: int | None
     bad_until_ms: int | None
+    ended_with_call: bool
     calls_affected: int
+    tenants_affected: tuple[tuple[str, int], ...]
+    trouble: TroubleKind | None
+    stage: Stage | None
 
     @property
     def is_bad(self) -> bool:
@@ -183,13 +197,19 @@ class AgentNow(Figures, frozen=True, kw_only=True):
 class _Kept:
     """The minutes of some calls, and their bad time if they are those of one version."""
 
-    __slots__ = ("affected", "bad_since_ms", "bad_until_ms", "minutes")
+    __slots__ = (
+        *("affected", "bad_since_ms", "bad_until_ms", "ended_with_call", "last_end_ms"),
+        *("minutes", "mostly"),
+    )
 
     def __init__(self) -> None:
         self.minutes: dict[int, Minute] = {}
         self.bad_since_ms: int | None = None
         self.bad_until_ms: int | None = None
-        self.affected: set[str] = set()
+        self.ended_with_call, self.last_end_ms = False, 0
+        self.affected: dict[str, str] = {}
+        """By id its tenant."""
+        self.mostly: _Wrong = (None, None)
 
     def minute(self, at_ms: int) -> Minute:
         """The minute of this time; those that are too old go."""
@@ -211,32 +231,47 @@ class _Kept:
     def note_bad(self, now_ms: int, of: "_Sums") -> None:
         """Notes whether the calls of a version are bad now; a short pause ends no bad time."""
         bad, calls = of.in_trouble + of.ended_lately, of.running + of.ended_lately
-        if bad and bad >= BAD_SHARE * calls and (bad > 1 or calls <= FEW_CALLS):
+        is_bad = bad > 0 and bad >= BAD_SHARE * calls and (bad > 1 or calls <= FEW_CALLS)
+        if is_bad:
             if self.bad_since_ms is None or now_ms - (self.bad_until_ms or now_ms) > PAUSE_MS:
-                self.bad_since_ms, self.affected = now_ms, set()
-            self.bad_until_ms = None
+                # calls that have all ended were bad before
+                self.bad_since_ms = now_ms if of.in_trouble else min(now_ms, of.last_end_ms)
+                self.affected, self.bad_until_ms = {}, None
+            self.mostly = max(of.wrong, key=lambda each: of.wrong[each])
             if len(self.affected) < MAX_AFFECTED:
-                self.affected.update(of.affected)
-        elif self.bad_since_ms is not None:
-            self.bad_until_ms = self.bad_until_ms or now_ms
+                self.affected |= of.affected
+        if self.bad_since_ms is None:
+            return
+        has_newer_end = of.last_end_ms > self.last_end_ms
+        if is_bad and of.in_trouble:
+            self.bad_until_ms = None
+        elif self.bad_until_ms is None or (is_bad and has_newer_end):
+            self.ended_with_call = has_newer_end and not of.in_trouble
+            self.bad_until_ms = of.last_end_ms if self.ended_with_call else now_ms
+        self.last_end_ms = max(self.last_end_ms, of.last_end_ms)
+        if self.bad_until_ms is not None:
             was_short = self.bad_until_ms - self.bad_since_ms < PAUSE_MS
             if now_ms - self.bad_until_ms > (PAUSE_MS if was_short else WINDOW_MS):
-                self.bad_since_ms, self.bad_until_ms, self.affected = None, None, set()
+                self.bad_since_ms, self.bad_until_ms = None, None
+                self.affected, self.mostly = {}, (None, None)
 
 
 class _Sums:
     """Some calls at this moment."""
 
     def __init__(self) -> None:
-        self.running = self.in_trouble = self.ended_lately = 0
-        self.affected: list[str] = []
+        self.running = self.in_trouble = self.ended_lately = self.last_end_ms = 0
+        self.affected: dict[str, str] = {}
+        self.wrong: Counter[_Wrong] = Counter()
 
     def add(self, other: "_Sums") -> None:
         """Adds other calls."""
         self.running += other.running
         self.in_trouble += other.in_trouble
         self.ended_lately += other.ended_lately
-        self.affected += other.affected
+        self.last_end_ms = max(self.last_end_ms, other.last_end_ms)
+        self.affected |= other.affected
+        self.wrong += other.wrong
 
 
 class Agents:
@@ -344,7 +379,11 @@ class Agents:
             waits_p95_ms=tuple(each.wait_ms(95) for each in minutes),
             bad_since_ms=kept.bad_since_ms,
             bad_until_ms=kept.bad_until_ms,
+            ended_with_call=kept.ended_with_call,
             calls_affected=len(kept.affected),
+            tenants_affected=tuple(Counter(kept.affected.values()).most_common()),
+            trouble=kept.mostly[0],
+            stage=kept.mostly[1],
         )
 
     def _minutes_of(self, row: TurnRow | CallRow) -> list[Minute]:
@@ -385,9 +424,26 @@ def _add(sums: _Sums, shown: ShownCall, now_ms: int) -> None:
     sums.running += call.state != "closed"
     is_bad_end = bad_end(call) is not None and call.known_ms >= now_ms - ENDED_LATELY_MS
     sums.in_trouble += shown.is_bad
-    sums.ended_lately += is_bad_end and call.state == "closed"
+    if is_bad_end and call.state == "closed":
+        sums.ended_lately += 1
+        sums.last_end_ms = max(sums.last_end_ms, call.known_ms)
     if shown.is_bad or is_bad_end:
-        sums.affected.append(call.conversation_id)
+        sums.affected[call.conversation_id] = call.labels.tenant
+        sums.wrong[_wrong(shown)] += 1
+
+
+def _wrong(shown: ShownCall) -> _Wrong:
+    """The worst trouble of a call that is in trouble or ended badly, and the stage behind it."""
+    answer, waiting = shown.call.answer, shown.call.waiting
+    if shown.troubles:
+        kind = shown.troubles[0].kind
+        return kind, answer.slowest_stage if answer is not None and kind in _SLOW else None
+    if waiting is None:
+        return TroubleKind.AGENT_ERROR, None
+    return TroubleKind.MUTE if waiting.silences > 1 else TroubleKind.SILENT, None
+
+
+_SLOW: Final = frozenset({TroubleKind.SLOW, TroubleKind.VERY_SLOW})
 
 
 def _worst_first(each: AgentNow) -> tuple[object, ...]:

@@ -8,16 +8,11 @@ does not read costs nothing.
 import asyncio
 import json
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Final
 
 Boxes = Mapping[str, Mapping[str, str]]
 """By the id of an element of the page, its children in order: by the id of each its markup, as a
 text of JSON (`encoded`).
-"""
-SHORT_CHARS: Final = 10_000
-"""Markup up to this length is written as JSON once for all pages that have it: a row of a call, for
-example.
 """
 MAX_EVENTS: Final = 8
 """Events of one version that are kept, one for each version that readers come from."""
@@ -28,18 +23,9 @@ def encoded(boxes: Mapping[str, Mapping[str, str]]) -> Boxes:
     nobody waits.
     """
     return {
-        box: {part: _encoded(markup) for part, markup in parts.items()}
+        box: {part: json.dumps(markup) for part, markup in parts.items()}
         for box, parts in boxes.items()
     }
-
-
-def _encoded(markup: str) -> str:
-    return _short(markup) if len(markup) <= SHORT_CHARS else json.dumps(markup)
-
-
-@lru_cache(maxsize=5_000)
-def _short(markup: str) -> str:
-    return json.dumps(markup)
 
 
 def message(

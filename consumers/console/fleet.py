@@ -2,7 +2,7 @@
 Pure: rows and times in.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from typing import Final
 
 from consumers.console.agents import Agents
@@ -24,6 +24,7 @@ class Fleet:
         known: Up to when what happened is known.
         unreadable: Values that are no rows: of another program or of a newer version.
         note: A sentence about the calls by the program that shows them; empty for none.
+        what_to_do: By alert the steps of its runbook, as far as that program has them.
     """
 
     def __init__(self) -> None:
@@ -32,6 +33,7 @@ class Fleet:
         self.known = KnownTime()
         self.unreadable = 0
         self.note = ""
+        self.what_to_do: Mapping[str, Sequence[str]] = {}
 
     def take(self, row: Row) -> None:
         """Takes in one row of `scores`."""

@@ -6,12 +6,21 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 
-from consumers.console.agents import BAD_SHARE, MINUTES, AgentNow, Figures, Version, version_of
+from consumers.console.agents import (
+    BAD_SHARE,
+    MINUTES,
+    PAUSE_MS,
+    AgentNow,
+    Figures,
+    Version,
+    version_of,
+)
 from consumers.console.fleet import Fleet
 from consumers.console.page.calls import ReportedCall
 from consumers.console.page.drawing import counted, in_words, percent, seconds
@@ -23,7 +32,7 @@ from consumers.console.settings import origin_of
 from schemas.annotations import LABEL_PATTERN, MAX_LABEL_CHARS, MAX_NOTE_CHARS
 from schemas.closed_sets import SortKey
 from schemas.scores.running import RunningCalls, ShownCall, ShownCalls, WantedCalls
-from schemas.scores.trouble import SLOW_MS
+from schemas.scores.trouble import SLOW_MS, STAGE_WORDS, TroubleKind
 from schemas.units import to_seconds
 from schemas.wire import MAX_NAME_CHARS
 
@@ -44,7 +53,7 @@ MOST_CHIPS: Final = 6
 MOST_HEALTHY: Final = 5
 """Healthy calls of a version that have a row each; more are one row, which leads to them."""
 MOST_NAMED: Final = 3
-"""Versions of agents that the headline names."""
+"""Versions of agents that the headline names, and tenants of each."""
 NO_CALLS: Final = Markup(
     "No call runs now. <code>callgauge serve</code> has printed a line that sends a first one, and "
     "what bots need to send theirs; on "
@@ -105,11 +114,6 @@ class Alert(NamedTuple):
     fires_ms: int | None = None
     what_to_do: str = ""
     runbook: str = ""
-
-    @property
-    def who(self) -> str:
-        """Whose it is, in words; empty where it does not say so."""
-        return ", ".join(self.whose.values())
 
     def is_of(self, wanted: WantedCalls) -> bool:
         """Whether it is of calls that are asked for; one that does not say whose it is may be."""
@@ -194,8 +198,14 @@ def now_page(
         **{name: filled[name] for name in ("head", "alerts", "lines", "agents", "names", "rest")},
         rows=filled["calls"],
     )
-    stream = f"{site.root}live/now?{query_of(wanted)}"
-    return page(site, "Calls now", content, here="now", stream=stream, wall=wall)
+    return page(
+        site,
+        "Calls now",
+        content,
+        here="now",
+        stream=f"{site.root}live/now?{query_of(wanted)}",
+        wall=wall,
+    )
 
 
 def query_of(wanted: WantedCalls) -> str:
@@ -306,25 +316,58 @@ def _is_chosen(each: AgentNow, wanted: WantedCalls) -> bool:
 
 
 def _head(fleet: Fleet, shown: ShownCalls, wanted: WantedCalls) -> str:
-    parts = []
-    if fleet.unreadable:
-        parts.append(f"{counted(fleet.unreadable, 'record')} not understood")
-    if fleet.table.calls_dropped:
-        parts.append(f"{counted(fleet.table.calls_dropped, 'call')} left out")
+    left_out = {
+        "not understood": (fleet.unreadable, "record"),
+        "left out": (fleet.table.calls_dropped, "call"),
+    }
     bad = [
         each
         for each in fleet.agents.now
-        if each.is_bad and (not wanted.agents or _is_chosen(each, wanted))
+        if (each.is_bad or (each.bad_until_ms or 0) > fleet.agents.at_ms - PAUSE_MS)
+        and (not wanted.agents or _is_chosen(each, wanted))
     ]
-    named = [(each, _place_of(each.agent, each.version)[1]) for each in bad[:MOST_NAMED]]
     return render(
         "now_head.html",
         shown=shown,
-        bad=named,
-        others=len(bad) - len(named),
-        left_out=", ".join(parts),
+        bad=[_bad(each, fleet.what_to_do) for each in bad[:MOST_NAMED]],
+        most_tenants=MOST_NAMED,
+        others=len(bad) - MOST_NAMED,
+        left_out=", ".join(f"{counted(*of)} {how}" for how, of in left_out.items() if of[0]),
         note=fleet.note,
     )
+
+
+_WRONG: Final[Mapping[TroubleKind | None, tuple[str, str]]] = {
+    TroubleKind.MUTE: ("callers get no answer", "CallgaugeAgentMute"),
+    TroubleKind.SILENT: ("callers wait in silence", "CallgaugeDeadAir"),
+    TroubleKind.AGENT_ERROR: ("the agent reports errors", ""),
+    TroubleKind.VERY_SLOW: ("answers are slow", "CallgaugeAnswersSlow"),
+    TroubleKind.TOOL_FAILS: ("tools fail", "CallgaugeToolErrors"),
+    TroubleKind.STALLED: ("no further goal is reached", "CallgaugeProgressStalls"),
+    TroubleKind.SLOW: ("answers are slow", "CallgaugeAnswersSlow"),
+    TroubleKind.INTERRUPTIONS: ("the sides interrupt each other", "CallgaugeInterruptionsHigh"),
+    TroubleKind.DEAD_AIR: ("callers wait in silence", "CallgaugeDeadAir"),
+}
+"""What most calls of a bad version suffer, in words, and the alert whose runbook says what to do;
+errors of an agent have no alert.
+"""
+
+
+def _bad(
+    now: AgentNow, what_to_do: Mapping[str, Sequence[str]]
+) -> tuple[AgentNow, str, str, str, str, Sequence[str]]:
+    """A bad version of an agent for the headline: it, its id, the address of its calls, what most
+    of its bad calls suffer, the alert about that, and the steps of its runbook, that of the slowest
+    stage first.
+    """
+    wrong, alert = _WRONG.get(now.trouble, ("", ""))
+    stage = "" if now.stage is None else STAGE_WORDS[now.stage].partition(",")[0]
+    steps = sorted(
+        what_to_do.get(alert, ()),
+        key=lambda step: not (stage and stage in step.partition(":")[0].casefold()),
+    )
+    place = _place_of(now.agent, now.version)
+    return now, *place, f"{wrong} ({stage})" if stage else wrong, alert, steps
 
 
 def _rest(shown: ShownCalls, left_out: Sequence[ShownCall], *, has_any: bool) -> str:
@@ -340,17 +383,15 @@ def _rest(shown: ShownCalls, left_out: Sequence[ShownCall], *, has_any: bool) ->
 
 
 def _names(now: RunningCalls) -> str:
-    labels = [each.call.labels for each in now.calls]
     lists = [
-        ("agent-names", {each.agent for each in labels}),
-        ("version-names", {each.version for each in labels if each.version is not None}),
-        ("tenant-names", {each.tenant for each in labels}),
-        ("environment-names", {each.environment for each in labels}),
+        (f"{name}-names", sorted({found for each in now.calls if (found := of(each.call.labels))}))
+        for name, of in ((each, attrgetter(each)) for each in _LABELS)
     ]
-    inside = render(
-        "now_names.html", lists=[(name, sorted(names)[:MOST_NAMES]) for name, names in lists]
-    )
+    inside = render("now_names.html", lists=[(name, names[:MOST_NAMES]) for name, names in lists])
     return Markup('<div id="lists">{}</div>').format(inside)
+
+
+_LABELS: Final = ("agent", "version", "tenant", "environment")
 
 
 def _alerts(alerts: Alerts, wanted: WantedCalls) -> str:
@@ -420,61 +461,59 @@ def _lines(
             minutes=tuple(zip((begin_ms for begin_ms, _ in minutes), told, strict=True)),
         )
 
-    yield line(
-        "line-calls",
-        "Calls",
-        f"{shown.running:,}",
-        "running now",
-        "",
-        lambda each: each.calls_running,
-        _whole,
-        1,
+    yield from (
+        line(
+            "line-calls",
+            "Calls",
+            f"{shown.running:,}",
+            "running now",
+            "",
+            lambda each: each.calls_running,
+            "{:,.0f}".format,
+            1,
+        ),
+        line(
+            "line-trouble",
+            "In trouble",
+            f"{shown.bad:,}",
+            f"and {whole.calls_ended_badly:,} ended badly, {MINUTES} min",
+            "urgent" if shown.bad or whole.calls_ended_badly else "",
+            lambda each: each.calls_in_trouble + each.calls_ended_badly,
+            "{:,.0f}".format,
+            1,
+        ),
+        line(
+            "line-wait",
+            "Wait, p95",
+            "no answer" if p95 is None else seconds(p95),
+            f"p50 {'not known' if p50 is None else seconds(p50)}; objective {seconds(SLOW_MS)}",
+            wait_level(p95),
+            lambda each: each.wait_p95_ms,
+            seconds,
+            SLOW_MS,
+            SLOW_MS,
+        ),
+        line(
+            "line-unanswered",
+            "Unanswered",
+            "no turn" if share is None else percent(share),
+            f"{whole.turns_unanswered:,} of {counted(whole.turns, 'turn')}",
+            "urgent" if (share or 0) >= BAD_SHARE else "",
+            lambda each: each.unanswered_share,
+            percent,
+            _LEAST_SHARE,
+        ),
+        line(
+            "line-goals",
+            "Goals reached",
+            "no goals" if goals is None else percent(goals),
+            f"mean of {counted(whole.calls_judged, 'call')} that ended",
+            "",
+            lambda each: each.progress,
+            percent,
+            1.0,
+        ),
     )
-    yield line(
-        "line-trouble",
-        "In trouble",
-        f"{shown.bad:,}",
-        f"and {whole.calls_ended_badly:,} ended badly, {MINUTES} min",
-        "urgent" if shown.bad or whole.calls_ended_badly else "",
-        lambda each: each.calls_in_trouble + each.calls_ended_badly,
-        _whole,
-        1,
-    )
-    yield line(
-        "line-wait",
-        "Wait, p95",
-        "no answer" if p95 is None else seconds(p95),
-        f"p50 {'not known' if p50 is None else seconds(p50)}; objective {seconds(SLOW_MS)}",
-        wait_level(p95),
-        lambda each: each.wait_p95_ms,
-        seconds,
-        SLOW_MS,
-        SLOW_MS,
-    )
-    yield line(
-        "line-unanswered",
-        "Unanswered",
-        "no turn" if share is None else percent(share),
-        f"{whole.turns_unanswered:,} of {counted(whole.turns, 'turn')}",
-        "urgent" if (share or 0) >= BAD_SHARE else "",
-        lambda each: each.unanswered_share,
-        percent,
-        _LEAST_SHARE,
-    )
-    yield line(
-        "line-goals",
-        "Goals reached",
-        "no goals" if goals is None else percent(goals),
-        f"mean of {counted(whole.calls_judged, 'call')} that ended",
-        "",
-        lambda each: each.progress,
-        percent,
-        1.0,
-    )
-
-
-def _whole(value: float) -> str:
-    return f"{value:,.0f}"
 
 
 def _pieces(values: Sequence[float | None], highest: float) -> tuple[str, ...]:
@@ -569,8 +608,13 @@ def call_page(
         most_note=MAX_NOTE_CHARS,
         most_name=MAX_NAME_CHARS,
     )
-    live = {"stream": f"{site.root}live/calls/{place}", "parts": f"{site.root}parts/calls/{place}"}
-    return page(site, f"Call {conversation_id}", content, **live)
+    return page(
+        site,
+        f"Call {conversation_id}",
+        content,
+        stream=f"{site.root}live/calls/{place}",
+        parts=f"{site.root}parts/calls/{place}",
+    )
 
 
 _LABEL: Final = LABEL_PATTERN.strip("^$").replace("_-", r"_\-")

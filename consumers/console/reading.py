@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import itertools
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
-from consumers.store.rows import Place, RowStore, StoredCall
-from schemas.rows import CallRow, StoredRow
+from consumers.store.rows import MAX_STORE_BYTES, RowStore
+from schemas.rows import StoredRow
 
 MAX_EDITIONS: Final = 50_000
 """Calls whose state has a number; of the others, read longest ago, the page is drawn anew for who
@@ -20,32 +21,20 @@ comes.
 _EDITIONS: Final = itertools.count(1)
 
 
-class ReadCalls:
-    """The calls that were read.
+class ReadCalls(RowStore):
+    """The calls that were read: their rows.
 
     Attributes:
         since_ms: From when on rows were read, in epoch ms; None before reading begins. Turns
             without a row since then are not known.
     """
 
-    def __init__(self, store: RowStore) -> None:
-        """`store` keeps the rows; it may have some of an earlier process."""
+    def __init__(self, path: Path | None = None, *, max_bytes: int = MAX_STORE_BYTES) -> None:
+        """As of `RowStore`; the file may have rows of an earlier process."""
+        super().__init__(path, max_bytes=max_bytes)
         self.since_ms: int | None = None
-        self._store = store
         self._editions: OrderedDict[str, int] = OrderedDict()
         self._awaited: dict[str, asyncio.Event] = {}
-
-    def put(self, rows: Sequence[StoredRow], positions: Mapping[Place, int] | None = None) -> None:
-        """Keeps rows, and where to read on. It may be called in a thread, one at a time."""
-        self._store.put(rows, positions)
-
-    def open_calls(self) -> list[CallRow]:
-        """The rows of the calls that are not closed."""
-        return self._store.open_calls()
-
-    def positions(self) -> dict[Place, int]:
-        """Where to read on, by topic and partition."""
-        return self._store.positions()
 
     def note(self, rows: Sequence[StoredRow]) -> None:
         """Gives the calls of these rows, which are kept now, another edition."""
@@ -74,11 +63,3 @@ class ReadCalls:
         without rows since the start.
         """
         return self._editions.get(conversation_id, 0)
-
-    def call(self, conversation_id: str, at_ms: int | None = None) -> StoredCall | None:
-        """The call as it was known at a moment of the broker's time; None is now. It may block."""
-        return self._store.call(conversation_id, at_ms)
-
-    def close(self) -> None:
-        """Closes the store."""
-        self._store.close()

@@ -9,7 +9,7 @@ partition at a time; FastStream's subscribers begin where a group is.
 import asyncio
 import contextlib
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from consumers.runtime.kafka.connection import (
 )
 from consumers.runtime.process import finish_unless, tune_python, wall_clock_ms
 from consumers.runtime.registry import Instruments
+from consumers.store.rows import Place
 from schemas.owners import row_in
 from schemas.rows import DECODED, RowError, StoredRow
 from schemas.topics import OWN_TOPIC, SCORES_TOPIC, WORDS_TOPIC
@@ -79,6 +80,7 @@ class ConsoleRole:
         version: str = "unknown",
         names: Collection[str] = (),
         reads_own: bool = False,
+        what_to_do: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         """Nothing is connected before `run`.
 
@@ -92,6 +94,7 @@ class ConsoleRole:
             version: Of callgauge.
             names: Names by which a proxy or a tunnel on this machine asks.
             reads_own: Whether values of measures of one's own are shown.
+            what_to_do: By alert the steps of its runbook; None where these are not known.
 
         Raises:
             OperatorError: The folder cannot be written.
@@ -104,6 +107,7 @@ class ConsoleRole:
         self.console = CallPages(
             settings, redactor, instruments, annotate=annotate, past=past, version=version
         )
+        self.console.fleet.what_to_do = what_to_do or {}
         self._instruments = instruments
         self._names = names
         self._listener = self._at(settings.port)
@@ -161,7 +165,7 @@ class ConsoleRole:
         return HttpListener(
             settings.host,
             port,
-            self.console.routes(),
+            self.console.site.routes(),
             partial(_count, self._instruments),
             bounds=self.console.bounds,
             without_it="The page of calls cannot be shown",
@@ -206,8 +210,7 @@ class ConsoleRole:
                 polled = await consumer.getmany(timeout_ms=POLL_MS)
                 self._moved_at = time.monotonic()
                 self._fault = None
-                for tp, records in polled.items():
-                    await self.take(tp, records)
+                await self.take(polled)
                 # by position, not by record: a transaction's marker has an offset and is no record
                 if behind:
                     behind = {
@@ -283,36 +286,31 @@ class ConsoleRole:
             consumer.seek(tp, self._next.get(tp, max(found[tp], min(kept.get(tp, 0), ends[tp]))))
         return ends
 
-    async def take(self, tp: TopicPartition, records: Sequence[Any]) -> None:
-        """Takes in records of one partition, in steps between which everything else has
-        its turn.
+    async def take(self, polled: Mapping[TopicPartition, Sequence[Any]]) -> None:
+        """Takes in records, in steps between which everything else has its turn. A step is one
+        transaction of the store, however many partitions it is of.
         """
-        left = iter(records)
-        is_over, topic = False, self._by_name[tp.topic]
-        while not is_over:
+        left = iter([(tp, record) for tp, records in polled.items() for record in records])
+        while True:
             ends_at = time.perf_counter() + STEP_SECONDS
             rows: list[StoredRow] = []
             values: list[bytes] = []
-            while time.perf_counter() < ends_at:
-                record = next(left, None)
-                if record is None:
-                    is_over = True
-                    break
+            positions: dict[Place, int] = {}
+            for tp, record in left:
+                topic = self._by_name[tp.topic]
                 row = self._row_of(topic, record.value)
                 if row is None and (of_partition := row_in(record.headers)) is not None:
                     self.console.fleet.known.take_partition(tp.partition, of_partition.known_ms)
                 if row is not None:
                     rows.append(row)
-                    values.append(record.value)
-                self._next[tp] = record.offset + 1
-            positions = {(tp.topic, tp.partition): self._next.get(tp, 0)}
-            is_scores = topic == SCORES_TOPIC
-            await self.console.take(
-                rows,
-                values if is_scores else [],
-                positions,
-                are_new=self.ready.is_set() and is_scores,
-            )
+                    if topic == SCORES_TOPIC:
+                        values.append(record.value)
+                self._next[tp] = positions[tp.topic, tp.partition] = record.offset + 1
+                if time.perf_counter() >= ends_at:
+                    break
+            if not positions:
+                return
+            await self.console.take(rows, values, positions, are_new=self.ready.is_set())
 
     def _row_of(self, topic: str, value: object) -> StoredRow | None:
         """The row of a record; None for one that has none."""

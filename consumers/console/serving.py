@@ -11,8 +11,7 @@ from typing import Annotated, Final
 
 import httpx2 as httpx
 import structlog
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
-from starlette.routing import BaseRoute
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, TypeAdapter, ValidationError
 
 from consumers.console.fleet import Fleet
 from consumers.console.pages import Alert, Alerts
@@ -24,7 +23,7 @@ from consumers.runtime.http import ConnectionBounds
 from consumers.runtime.private_files import ensure_file, make_folder
 from consumers.runtime.process import OperatorError, wall_clock_ms
 from consumers.runtime.registry import Instruments
-from consumers.store.rows import MAX_STORE_BYTES, Place, RowStore
+from consumers.store.rows import MAX_STORE_BYTES, Place
 from schemas.rows import OwnRow, StoredRow, WordsRow
 from schemas.units import MS_PER_SECOND
 
@@ -60,37 +59,28 @@ up comes again.
 log = structlog.get_logger()
 
 
-class _Given(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-
-class _GivenAlert(_Given):
+class _GivenAlert(BaseModel):
     """An alert as Alertmanager and Prometheus have it; each has a word of its own for when it
     began.
     """
 
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
-    startsAt: str = ""  # noqa: N815  # Alertmanager's word
-    activeAt: str = ""  # noqa: N815  # Prometheus' word
+    since: str = Field("", validation_alias=AliasChoices("startsAt", "activeAt"))
     state: str = ""
 
 
-class _Rule(_Given):
+class _Rule(BaseModel):
     duration: float = Field(0.0, ge=0, le=MAX_RULE_SECONDS, allow_inf_nan=False)
     alerts: Annotated[list[_GivenAlert], Field(max_length=MAX_ALERTS)] = []
 
 
-class _RuleGroup(_Given):
+class _RuleGroup(BaseModel):
     rules: list[_Rule] = []
 
 
-class _RuleGroups(_Given):
-    groups: list[_RuleGroup] = []
-
-
-class _PrometheusAnswer(_Given):
-    data: _RuleGroups
+class _PrometheusAnswer(BaseModel):
+    groups: list[_RuleGroup] = Field(validation_alias=AliasPath("data", "groups"))
 
 
 _ALERTS: Final = TypeAdapter(Annotated[list[_GivenAlert], Field(max_length=MAX_ALERTS)])
@@ -136,17 +126,13 @@ class CallPages:
         """
         self._settings = settings
         self.fleet = Fleet()
-        self.calls = ReadCalls(_opened(settings.folder, max_bytes))
+        self.calls = _opened(settings.folder, max_bytes)
         for row in self.calls.open_calls():  # of an earlier process
             self.fleet.take(row)
         self.site = ConsoleSite(
             settings, self.fleet, self.calls, annotate, past, redactor, instruments, version
         )
         self._working: list[asyncio.Task[None]] = []
-
-    def routes(self) -> list[BaseRoute]:
-        """All routes of the pages and of the API."""
-        return self.site.routes()
 
     @property
     def bounds(self) -> ConnectionBounds:
@@ -225,13 +211,13 @@ class CallPages:
                 await asyncio.sleep(ALERTS_SECONDS)
 
 
-def _opened(folder: Path | None, max_bytes: int) -> RowStore:
+def _opened(folder: Path | None, max_bytes: int) -> ReadCalls:
     if folder is None:
-        return RowStore(max_bytes=max_bytes)
+        return ReadCalls(max_bytes=max_bytes)
     try:
         make_folder(folder)
         ensure_file(folder / STORE_NAME)
-        return RowStore(folder / STORE_NAME, max_bytes=max_bytes)
+        return ReadCalls(folder / STORE_NAME, max_bytes=max_bytes)
     except (OSError, sqlite3.Error) as error:
         raise OperatorError(
             f"Console: the folder {folder} cannot be used ({error}), so no page is served. Let "
@@ -288,7 +274,7 @@ def alerts_in(body: bytes) -> Sequence[Alert]:
     Raises:
         ValidationError: It is no such answer.
     """
-    return _in_order(_alert(each, each.startsAt) for each in _ALERTS.validate_json(body))
+    return _in_order(_alert(each) for each in _ALERTS.validate_json(body))
 
 
 def near_alerts_in(body: bytes) -> Sequence[Alert]:
@@ -299,20 +285,18 @@ def near_alerts_in(body: bytes) -> Sequence[Alert]:
         ValidationError: It is no such answer.
     """
     rules = (
-        rule
-        for group in _PrometheusAnswer.model_validate_json(body).data.groups
-        for rule in group.rules
+        rule for group in _PrometheusAnswer.model_validate_json(body).groups for rule in group.rules
     )
     return _in_order(
         alert._replace(fires_ms=alert.since_ms + int(rule.duration * MS_PER_SECOND))
         for rule in rules
         for each in rule.alerts
         if each.state == "pending"
-        for alert in (_alert(each, each.activeAt),)
+        for alert in (_alert(each),)
     )
 
 
-def _alert(given: _GivenAlert, since: str) -> Alert:
+def _alert(given: _GivenAlert) -> Alert:
     labels, runbook = given.labels, given.annotations.get("runbook_url", "")
     return Alert(
         name=labels.get("alertname", "alert"),
@@ -323,7 +307,7 @@ def _alert(given: _GivenAlert, since: str) -> Alert:
             if labels.get(label)
         },
         summary=given.annotations.get("summary", ""),
-        since_ms=_epoch_ms(since),
+        since_ms=_epoch_ms(given.since),
         what_to_do=given.annotations.get("runbook", ""),
         runbook=runbook if runbook.startswith(("https://", "http://")) else "",
     )

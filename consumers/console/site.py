@@ -141,6 +141,8 @@ MAX_RING: Final = 50_000
 """Most of them: two minutes of 400 rows a second."""
 MAX_SAID: Final = 1_000
 """Labels and notes of this process that are kept until history has them; the oldest make room."""
+MAX_LOGGED: Final = 1_000
+"""People and calls of which it is remembered that the log says so; the oldest make room."""
 MAX_BURST: Final = 500
 """Rows of one write to a reader of the API's stream."""
 
@@ -181,6 +183,7 @@ def security_headers(recording_origins: Sequence[str]) -> list[tuple[bytes, byte
 
 Query = TypeVar("Query", bound=BaseModel)
 _Made = TypeVar("_Made")
+_Key = TypeVar("_Key")
 Answer = Callable[[Request], Awaitable[dict[str, Any] | bytes]]
 log = structlog.get_logger()
 
@@ -323,32 +326,22 @@ class _Ring:
 
 
 class _Drawn(NamedTuple):
-    """A call as it was drawn.
+    """A page as it was drawn: of a choice of running calls, or of one call.
 
     Attributes:
-        edition: Of the call that was drawn, or an earlier one.
-        boxes: The parts of its page as markup.
+        edition: Of what was drawn, or an earlier one.
+        boxes: The parts of the page as markup.
         parts: The same, encoded.
-        span_ms: Broker times of its first record and of the newest one of which its row tells.
         took_seconds: Processor time of drawing it.
+        span_ms: Broker times of the first record of a call and of the newest one of which its row
+            tells.
     """
 
     edition: Hashable
     boxes: Mapping[str, Mapping[str, str]]
     parts: Boxes
-    span_ms: tuple[int, int]
     took_seconds: float
-
-
-class _List(NamedTuple):
-    """A choice of running calls as it was drawn: the state that it shows, its parts as markup and
-    encoded, and what drawing it took.
-    """
-
-    state: int
-    boxes: Mapping[str, Mapping[str, str]]
-    parts: Boxes
-    took_seconds: float
+    span_ms: tuple[int, int] = (0, 0)
 
 
 class _Found:
@@ -381,22 +374,22 @@ class _Found:
 
 
 class _Opened:
-    """A call whose page is drawn again and again.
+    """A page that is open, once for all who read it.
 
     Attributes:
-        call: The call.
-        channel: The newest state of its page.
+        channel: Its newest state.
         readers: How many read it.
+        call: The call that it shows; None for running calls.
+        drawing: Draws that again and again.
         took_seconds: Processor time of drawing it last.
-        drawing: Draws it.
     """
 
-    def __init__(self, call: _Found, channel: Channel) -> None:
-        self.call = call
+    def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.readers = 0
+        self.call: _Found | None = None
+        self.drawing: asyncio.Task[None] | None = None
         self.took_seconds = 0.0
-        self.drawing: asyncio.Task[None]
 
 
 class ConsoleSite:
@@ -449,7 +442,7 @@ class ConsoleSite:
         }
         self._nowhere: OrderedDict[str, float] = OrderedDict()
         """Ids that were found nowhere, and until when they are not looked for."""
-        self._lists: dict[WantedCalls, tuple[Channel, list[int]]] = {}
+        self._lists: dict[WantedCalls, _Opened] = {}
         self._drawn: dict[str, _Opened] = {}
         self._boot = secrets.token_hex(4)
         self._one_writes = asyncio.Lock()
@@ -509,10 +502,10 @@ class ConsoleSite:
         """
         self._now_until = 0.0
         took_seconds = await self._look_again()
-        for wanted, (channel, _) in list(self._lists.items()):
+        for wanted, opened in list(self._lists.items()):
             # too much is being drawn: it shows the next state
             with contextlib.suppress(_UnansweredError):
-                took_seconds += await self._update(channel, wanted)
+                took_seconds += await self._update(opened.channel, wanted)
         return took_seconds
 
     async def _update(self, channel: Channel, wanted: WantedCalls) -> float:
@@ -523,10 +516,10 @@ class ConsoleSite:
         channel.update(drawn.parts)
         return drawn.took_seconds
 
-    async def _list_of(self, wanted: WantedCalls) -> "_List":
+    async def _list_of(self, wanted: WantedCalls) -> _Drawn:
         """The running calls that are asked for, drawn once for all who ask for the same."""
 
-        def draw() -> _List:
+        def draw() -> _Drawn:
             began = time.thread_time()
             state, now = (self._states, self.alerts), self._now
             if self._names[0] != state:  # one thread draws lists
@@ -534,7 +527,7 @@ class ConsoleSite:
             boxes = pages.now_boxes(
                 self._site("./"), now, wanted, self._fleet, self.alerts, self._names[1]
             )
-            return _List(state[0], boxes, encoded(boxes), time.thread_time() - began)
+            return _Drawn(state[0], boxes, encoded(boxes), time.thread_time() - began)
 
         return await self._made("lists", wanted, "boxes", draw, lambda: (self._states, self.alerts))
 
@@ -707,7 +700,7 @@ class ConsoleSite:
 
         return _html(
             await self._made(
-                "lists", wanted, ("page", is_wall, drawn.state), page, lambda: drawn.state
+                "lists", wanted, ("page", is_wall, drawn.edition), page, lambda: drawn.edition
             )
         )
 
@@ -721,9 +714,14 @@ class ConsoleSite:
                 site, call.conversation_id, drawn.boxes, span_ms=drawn.span_ms, author=author
             ).encode()
 
-        what = "page", site.root, author, drawn.edition
         return _html(
-            await self._made("drawings", call.conversation_id, what, page, lambda: drawn.edition)
+            await self._made(
+                "drawings",
+                call.conversation_id,
+                ("page", site.root, author, drawn.edition),
+                page,
+                lambda: drawn.edition,
+            )
         )
 
     async def _drawn_of(self, call: _Found, at_ms: int | None) -> _Drawn:
@@ -740,7 +738,7 @@ class ConsoleSite:
                 origins = self._settings.recording_origins if self._settings.words else None
                 boxes["sound"] = pages.recording_of(shown, origins)
             span = shown.row.first_known_ms, shown.row.known_ms
-            return _Drawn(edition, boxes, encoded(boxes), span, time.thread_time() - began)
+            return _Drawn(edition, boxes, encoded(boxes), time.thread_time() - began, span)
 
         return await self._made(
             "drawings", call.conversation_id, ("parts", at_ms), draw, lambda: call.edition
@@ -791,9 +789,7 @@ class ConsoleSite:
                     HTTPStatus.SERVICE_UNAVAILABLE, f"Nothing was written: {error}"
                 ) from error
             raise _UnansweredError(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
-        self._said[conversation_id, said.by, said.label] = said
-        if len(self._said) > MAX_SAID:
-            self._said.popitem(last=False)
+        _remember(self._said, (conversation_id, said.by, said.label), said, MAX_SAID)
         log.info(
             "call_annotated",
             role="console",
@@ -817,11 +813,15 @@ class ConsoleSite:
                 parts, {box: list(each) for box, each in drawn.parts.items()}, {}
             ).encode()
 
-        what = "answer", query.at_ms, drawn.edition
-        made = await self._made(
-            "drawings", call.conversation_id, what, answer, lambda: drawn.edition
+        return _json(
+            await self._made(
+                "drawings",
+                call.conversation_id,
+                ("answer", query.at_ms, drawn.edition),
+                answer,
+                lambda: drawn.edition,
+            )
         )
-        return _json(made)
 
     def _row_of(self, call: _Found) -> CallRow:
         """The row of a call; it may block."""
@@ -928,10 +928,15 @@ class ConsoleSite:
             shown, remark = self._shown(call, query.at_ms)
             return page_of([shown], [remark], self._version).encode()
 
-        page = await self._made(
-            "drawings", call.conversation_id, ("report", query.at_ms), file, lambda: call.edition
+        answer = _html(
+            await self._made(
+                "drawings",
+                call.conversation_id,
+                ("report", query.at_ms),
+                file,
+                lambda: call.edition,
+            )
         )
-        answer = _html(page)
         answer.headers["content-disposition"] = "attachment; filename=call.html"
         return answer
 
@@ -984,7 +989,8 @@ class ConsoleSite:
         unknown = _UnansweredError(
             HTTPStatus.NOT_FOUND, f"There is no row of a call with the id {conversation_id}."
         )
-        if not is_known and self._is_nowhere(conversation_id):
+        # it was looked for everywhere a moment ago
+        if not is_known and self._nowhere.get(conversation_id, 0.0) > time.monotonic():
             raise unknown
         annotations = await self._said_of(conversation_id, is_known=is_known)
         read: Callable[[str, int | None], StoredCall | None] | None = self._calls.call
@@ -993,10 +999,11 @@ class ConsoleSite:
                 "unknown", conversation_id, "found", lambda: self._reader_of(conversation_id)
             )
         if read is None:
-            self._note_nowhere(conversation_id)
+            until = time.monotonic() + NOWHERE_SECONDS
+            _remember(self._nowhere, conversation_id, until, MAX_NOWHERE)
             raise unknown
         found = _Found(conversation_id, read, annotations, self._calls)
-        if opened := self._drawn.get(conversation_id):
+        if (opened := self._drawn.get(conversation_id)) and opened.call:
             opened.call.annotations = annotations  # open pages show them
         return found
 
@@ -1012,16 +1019,6 @@ class ConsoleSite:
                 if read(conversation_id, None) is not None:
                     return read
         return None
-
-    def _is_nowhere(self, conversation_id: str) -> bool:
-        """Whether the id was looked for everywhere a moment ago, and not found."""
-        return self._nowhere.get(conversation_id, 0.0) > time.monotonic()
-
-    def _note_nowhere(self, conversation_id: str) -> None:
-        self._nowhere[conversation_id] = time.monotonic() + NOWHERE_SECONDS
-        self._nowhere.move_to_end(conversation_id)
-        if len(self._nowhere) > MAX_NOWHERE:
-            self._nowhere.popitem(last=False)
 
     async def _said_of(self, conversation_id: str, *, is_known: bool) -> Sequence[Annotation]:
         """Returns the labels and notes of a call: those in history, if there is one, and those that
@@ -1052,64 +1049,52 @@ class ConsoleSite:
         user, now = self._access.user_of(request) or "", time.monotonic()
         if now - self._logged.get(key := (user, conversation_id), -60.0) >= 60.0:
             log.info("call_opened", role="console", user=user, conversation_id=conversation_id)
-            self._logged[key] = now
-            self._logged.move_to_end(key)
-            if len(self._logged) > 1_000:
-                self._logged.popitem(last=False)
+            _remember(self._logged, key, now, MAX_LOGGED)
 
     # Streams.
 
     async def _live_now(self, request: Request, receive: Receive, send: Send) -> None:
         wanted = _query(request, api.CallsQuery, _without_since(request)).wanted()
         self._require_room()
-        async with self._listed(wanted) as channel:
-            await self._stream(request, receive, send, channel)
-
-    @asynccontextmanager
-    async def _listed(self, wanted: WantedCalls) -> AsyncIterator[Channel]:
         if not self._lists:  # while nobody looked it was brought up to date seldom
             await self._present()
-        if wanted not in self._lists:
-            if len(self._lists) >= MAX_CHOICES:
-                raise self._busy(
-                    "choices",
-                    f"Open pages show {MAX_CHOICES} different choices of calls already. Choose "
-                    "fewer things.",
-                )
-            self._lists[wanted] = (Channel(f"{self._boot}-{secrets.token_hex(3)}"), [0])
-        channel, readers = self._lists[wanted]
-        readers[0] += 1
-        try:
-            if channel.version == 0:
-                await self._update(channel, wanted)
-            yield channel
-        finally:
-            readers[0] -= 1
-            if not readers[0]:
-                del self._lists[wanted]
+        if wanted not in self._lists and len(self._lists) >= MAX_CHOICES:
+            raise self._busy(
+                "choices",
+                f"Open pages show {MAX_CHOICES} different choices of calls already. Choose "
+                "fewer things.",
+            )
+        async with self._reading(self._lists, wanted) as opened:
+            if opened.channel.version == 0:
+                await self._update(opened.channel, wanted)
+            await self._stream(request, receive, send, opened.channel)
 
     async def _live_call(self, request: Request, receive: Receive, send: Send) -> None:
-        conversation_id = _id(request)
         _query(request, api.NoQuery, _without_since(request))
         self._require_room()
         call = await self._found(request, _id(request))
-        opened = self._drawn.get(conversation_id)
-        if opened is None:
-            channel = Channel(f"{self._boot}-{secrets.token_hex(3)}")
-            opened = self._drawn[conversation_id] = _Opened(call, channel)
-            opened.drawing = asyncio.create_task(self._draw(opened))
+        async with self._reading(self._drawn, call.conversation_id) as opened:
+            if opened.drawing is None:
+                opened.call, opened.drawing = call, asyncio.create_task(self._draw(opened, call))
+            await self._stream(request, receive, send, opened.channel)
+
+    @asynccontextmanager
+    async def _reading(self, pages_open: dict[_Key, _Opened], key: _Key) -> AsyncIterator[_Opened]:
+        """A page that somebody reads; who is the last closes it."""
+        channel = Channel(f"{self._boot}-{secrets.token_hex(3)}")
+        opened = pages_open.setdefault(key, _Opened(channel))
         opened.readers += 1
         try:
-            await self._stream(request, receive, send, opened.channel)
+            yield opened
         finally:
             opened.readers -= 1
             if not opened.readers:
-                opened.drawing.cancel()
-                del self._drawn[conversation_id]
+                del pages_open[key]
+                if opened.drawing is not None:
+                    opened.drawing.cancel()
 
-    async def _draw(self, opened: _Opened) -> None:
+    async def _draw(self, opened: _Opened, call: _Found) -> None:
         """Draws a call whenever it has new rows, no faster than the bounds allow."""
-        call = opened.call
         edition: Hashable = None
         while True:
             if call.edition == edition:
@@ -1172,30 +1157,30 @@ class ConsoleSite:
         return api.openapi(self._version)
 
     async def _api_calls(self, request: Request) -> bytes:
-        query, now_ms = _query(request, api.ListQuery), wall_clock_ms()
-        now = await self._present()
-        fleet, state = self._fleet, self._states
-
-        def listed() -> bytes:
-            return msgspec.json.encode(api.call_answer(fleet, now, query, now_ms))
-
-        return await self._made(
-            "lists", query.wanted(), ("listed", query.limit), listed, lambda: state
+        query = _query(request, api.ListQuery)
+        return await self._answer_of_now(
+            (query.wanted(), query.limit),
+            lambda now, now_ms: api.call_answer(self._fleet, now, query, now_ms),
         )
 
     async def _api_fleet(self, request: Request) -> bytes:
         _query(request, api.NoQuery)
-        now_ms, now, fleet, state = (
-            wall_clock_ms(),
-            await self._present(),
-            self._fleet,
-            self._states,
+        return await self._answer_of_now(
+            "fleet", lambda now, now_ms: api.fleet_answer(self._fleet, now, now_ms)
         )
 
-        def figures() -> bytes:
-            return msgspec.json.encode(api.fleet_answer(fleet, now, now_ms))
-
-        return await self._made("lists", "fleet", "figures", figures, lambda: state)
+    async def _answer_of_now(
+        self, subject: Hashable, answer: Callable[[RunningCalls, int], msgspec.Struct]
+    ) -> bytes:
+        """What is told of all running calls as they are now, once for all who ask for the same."""
+        now_ms, now, state = wall_clock_ms(), await self._present(), self._states
+        return await self._made(
+            "lists",
+            subject,
+            "answer",
+            lambda: msgspec.json.encode(answer(now, now_ms)),
+            lambda: state,
+        )
 
     async def _api_call(self, request: Request) -> bytes:
         query = _query(request, api.MomentQuery)
@@ -1207,9 +1192,12 @@ class ConsoleSite:
             said = call.annotations if has_words else ()
             return None if stored is None else api.call_detail(stored, said, words=has_words)
 
-        what = "detail", query.at_ms
         made = await self._made(
-            "drawings", call.conversation_id, what, detail, lambda: call.edition
+            "drawings",
+            call.conversation_id,
+            ("detail", query.at_ms),
+            detail,
+            lambda: call.edition,
         )
         if made is None:
             raise _UnansweredError(
@@ -1388,6 +1376,14 @@ def _require_our_page(request: Request, what_happened: str) -> None:
             f"{what_happened}: the form was on no page of this console. A proxy in front must pass "
             "Host, or X-Forwarded-Host.",
         )
+
+
+def _remember(kept: OrderedDict[_Key, _Made], key: _Key, value: _Made, most: int) -> None:
+    """Keeps a value as the newest of so many."""
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > most:
+        kept.popitem(last=False)
 
 
 def _version_of_search() -> int:

@@ -2,8 +2,9 @@
 answered, without personal data.
 
 A text is redacted when it is complete, because half a number is not recognised. The words of the
-caller are complete when the agent begins to answer, those of the agent when its sound has ended,
-and both when the call has left the turn. What is told later of a turn makes another row of it.
+caller are complete when the agent begins to answer, or when the caller has waited for that until
+dead air begins; those of the agent when its sound has ended, and both when the call has left the
+turn. What is told later of a turn makes another row of it.
 """
 
 from collections.abc import Iterator
@@ -78,7 +79,7 @@ class CallWords:
         ] = {}  # by turn, what tells that no text of it is another than at the last look
         self._spoken: set[int] = set()  # turns in which the agent's spoken words are known
         self._turn = -2  # the turn that the call is in
-        self._looks = 0  # at its complete texts
+        self._looks = self._dead_airs = 0  # looks at its complete texts
         self._is_answered = self._has_user = self._is_look_due = False
 
     def follow(
@@ -119,6 +120,11 @@ class CallWords:
                 self._looks += 1
                 self._is_look_due |= not self._looks & (self._looks - 1)
         self.is_due = self._is_look_due or bool(self._due)
+
+    def follow_silences(self, dead_airs: int) -> None:
+        """Follows how often dead air was found: what the caller has said before it is complete."""
+        if dead_airs != self._dead_airs:
+            self._dead_airs, self._is_look_due, self.is_due = dead_airs, True, True
 
     @property
     def since(self) -> int:

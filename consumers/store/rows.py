@@ -363,12 +363,6 @@ class RowStore:
         with self._lock:
             return self._rows.positions()
 
-    def forget(self, conversation_ids: Iterable[str]) -> None:
-        """Deletes all rows of these calls."""
-        with self._transaction():
-            for conversation_id in conversation_ids:
-                self._rows.delete(conversation_id)
-
     def close(self) -> None:
         """Closes the file."""
         with self._lock:

@@ -44,6 +44,7 @@ from schemas.metric_context import MetricContext
 from schemas.metrics.process import LOOP_METRIC
 from schemas.rows import DECODED, CallRow, Labels, OwnRow, RowError, StoredRow, WordsRow
 from schemas.topics import SCORES_TOPIC, TRANSCRIPTS_TOPIC
+from streamer.deploy_files import what_to_do
 from streamer.facts import ADDRESS_FILE, KEY_FILE, TOKEN_FILE, installed_version
 from streamer.goals.sources import GoalFolder, GoalSources
 from streamer.history.said import annotation, record_in_log
@@ -190,6 +191,7 @@ class OneMachine:
                 version=installed_version(),
                 max_bytes=MAX_KEPT_BYTES,
             )
+        self.console.fleet.what_to_do = what_to_do()
         with instruments.registering("ingest"):
             self._receiver = Receiver(
                 settings.ingest, settings.all_limits, FileWriter(self.log), instruments, redactor
@@ -237,7 +239,7 @@ class OneMachine:
                 *self._receiver.routes,
                 *self._metrics.routes,
                 *self._commands.routes,
-                *self.console.routes(),
+                *self.console.site.routes(),
             ],
             partial(_count, instruments),
             bounds=_bounds(self.console.bounds),

@@ -126,7 +126,9 @@ def test_a_mute_agent_is_the_first_row_and_its_calls_stay_when_the_callers_have_
         "time"
     )
     expect(page.locator("#counts .verdict")).to_contain_text("night 2 is bad since")
+    expect(page.locator("#counts .do summary")).to_contain_text("First: Call the agent yourself")
     expect(page.locator("#line-trouble strong")).to_have_text("2")
+    open_turn_is_shown(page, f"{served.address}/calls/mute-0")
     for caller in mute:
         caller.ends("hangup")
     well[0].ends("goodbye")
@@ -134,6 +136,7 @@ def test_a_mute_agent_is_the_first_row_and_its_calls_stay_when_the_callers_have_
     expect(page.locator("#counts")).to_contain_text("2 ended badly in the last 15 minutes")
     expect(page.locator("#calls")).to_contain_text("never answered")
     assert "night" in first.inner_text()
+    expect(page.locator("#counts .verdict")).to_contain_text("Its last bad call ended.")
     assert "Every agent is well" not in page.locator("#counts").inner_text()
     assert page.locator("#line-unanswered strong").inner_text() != "0 %"
     expect(page.locator("#line-trouble")).to_contain_text("and 2 ended badly")
@@ -146,6 +149,19 @@ def test_a_mute_agent_is_the_first_row_and_its_calls_stay_when_the_callers_have_
     expect(page.locator("#calls > tr:not(.group)")).to_have_count(2)
     is_usable(browser, f"{served.address}/", tmp_path / "now", "#calls a")
     is_usable(browser, f"{served.address}/calls/mute-0", tmp_path / "call", ".verdict")
+
+
+def open_turn_is_shown(page: Page, address: str) -> None:
+    """The turn in which a caller waits is chosen: what he said, and a clock."""
+    call = page.context.new_page()
+    call.goto(address)
+    turn = call.locator(".turn.first")
+    expect(turn).to_contain_text("Is anybody there?")
+    expect(turn.locator(".tag.warning")).to_have_text(re.compile(r"no answer yet, \d+:\d\d"))
+    expect(turn.locator(".depth")).to_contain_text("No answer yet: the caller has waited for")
+    before = turn.locator("time[data-since]").first.inner_text()
+    expect(turn.locator("time[data-since]").first).not_to_have_text(before)
+    call.close()
 
 
 def test_rows_keep_still_under_the_mouse(served: Served, page: Page) -> None:

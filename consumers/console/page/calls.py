@@ -159,7 +159,7 @@ class ReportedCall:
             for sound in of_side
         ]
         sounds.sort(key=lambda each: each[2].start_ms)
-        self.start_ms, self.end_ms = _span(row, [sound for _, _, sound in sounds])
+        self.start_ms, self.end_ms = span_of(row, [sound for _, _, sound in sounds])
         self.stretches = tuple(self._stretches(sounds))
         self.overlaps = overlaps(self.stretches, _LEAST_OVERLAP_MS)
         self.silences = sorted(
@@ -285,9 +285,9 @@ class ReportedCall:
         )
 
 
-def _span(row: CallRow, sounds: Sequence[Sound]) -> tuple[float, float]:
-    """From when to when a call is shown, on its own clock. Of a call that goes on the broker's
-    clock tells how far it has come.
+def span_of(row: CallRow, sounds: Sequence[Sound] = ()) -> tuple[float, float]:
+    """From when to when a call is shown, on its own clock; without its sounds they are taken to be
+    within what its row says. Of a call that goes on the broker's clock tells how far it has come.
     """
     first_ms = sounds[0].start_ms if sounds else None
     last_ms = max(
@@ -364,8 +364,12 @@ def own_parts(call: ReportedCall, turn: int | None) -> Iterator[ScorePart]:
     """The values of one's own measures of a turn; None is of the call."""
     for row in call.own:
         if row.turn == turn:
-            said = {"label": row.label, "not_measured": row.reason}
-            yield ScorePart(row.measure, row.value, said, "A measure of one's own.")
+            yield ScorePart(
+                row.measure,
+                row.value,
+                {"label": row.label, "not_measured": row.reason},
+                "A measure of one's own.",
+            )
 
 
 def _parts(row: Struct, names: Iterable[str]) -> Iterator[ScorePart]:

@@ -429,15 +429,18 @@ class Redacts(Protocol):
 
 
 def shortened(text: str, most: int = MOST_CHARS) -> str:
-    """The beginning of a text that is too long, and how much more there was.
+    """The beginning of a text that is too long, cut at the border of a word if there is one in its
+    last third, and how much more there was.
 
     Example:
-        >>> shortened("abcdef", 4)
-        'abcd … (2 more characters)'
+        >>> shortened("see two words", 9), shortened("abcdef", 4)
+        ('see two … (6 more characters)', 'abcd … (2 more characters)')
     """
     if len(text) <= most:
         return text
-    return f"{text[:most]} … ({len(text) - most:,} more characters)"
+    end = most if text[most].isspace() else text.rfind(" ", most * 2 // 3, most)
+    shown = text[: most if end < 0 else end].rstrip()
+    return f"{shown} … ({len(text) - len(shown):,} more characters)"
 
 
 def json_text(text: str) -> str:

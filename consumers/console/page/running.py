@@ -4,9 +4,12 @@ call in, plain data out.
 
 from typing import Final, Literal, NamedTuple
 
-from consumers.console.page.drawing import seconds
+from consumers.console.page.calls import span_of
+from consumers.console.page.drawing import in_words, seconds
+from schemas.closed_sets import CloseReason
+from schemas.rows import CallRow
 from schemas.scores.running import ShownCall
-from schemas.scores.trouble import SLOW_MS, VERY_SLOW_MS, bad_end
+from schemas.scores.trouble import SLOW_MS, VERY_SLOW_MS
 
 ID_CHARS: Final = 6
 """Characters of the end of a conversation id: its beginning is often the same for all calls."""
@@ -57,20 +60,10 @@ def running_line(shown: ShownCall) -> RunningLine:
     """The line of a call."""
     call, labels = shown.call, shown.call.labels
     chips: list[tuple[Level, str]] = [
-        ("urgent" if each.is_urgent else "bad", each.reason) for each in shown.troubles
+        *(("bad", each) for each in (shown.ending,) if each is not None),
+        *(("urgent" if each.is_urgent else "bad", each.reason) for each in shown.troubles),
     ]
-    if (ending := bad_end(call)) is not None:
-        chips.insert(0, ("bad", ending))
-    state = "running" if call.state == "running" else "over, waiting for verdicts"
-    length_ms: float | None = None
-    if call.state == "closed":
-        state = f"over: {call.ended_reason or call.close_reason or 'not known why'}"
-        is_told = call.began_ms is not None and call.ended_ms is not None
-        length_ms = (
-            (call.ended_ms or 0) - (call.began_ms or 0)
-            if is_told
-            else call.known_ms - call.first_known_ms
-        )
+    ending, (begin_ms, end_ms) = end_in_words(call), span_of(call)
     wait_ms = None if call.answer is None else call.answer.wait_ms
     found = None if call.goals is None else call.goals.progress
     return RunningLine(
@@ -79,7 +72,7 @@ def running_line(shown: ShownCall) -> RunningLine:
         agent=labels.agent,
         labels=", ".join(name for name in (labels.tenant, labels.environment) if name != "unknown"),
         chips=tuple(chips),
-        state=state,
+        state={"running": "running", "over": ending, "closed": f"over: {ending}"}[call.state],
         turn="" if call.turn is None else str(call.turn),
         latency="" if wait_ms is None else "overlap" if wait_ms < 0 else seconds(wait_ms),
         latency_level=wait_level(wait_ms),
@@ -88,8 +81,17 @@ def running_line(shown: ShownCall) -> RunningLine:
         else f"{found.reached} of {found.subgoals}{'?' if found.missing else ''}",
         first_ms=call.first_known_ms,
         changed_ms=call.known_ms,
-        length_ms=length_ms,
+        length_ms=None if call.state == "running" else end_ms - begin_ms,
     )
+
+
+def end_in_words(call: CallRow) -> str:
+    """How a call ended."""
+    if call.state != "closed":
+        return "over, waiting for verdicts" if call.state == "over" else "not yet"
+    if not call.ended_reason and call.close_reason == CloseReason.ENDED:
+        return "no reason given"
+    return in_words(call.ended_reason or call.close_reason or "not known")
 
 
 def wait_level(wait_ms: float | None) -> Level:

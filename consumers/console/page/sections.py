@@ -46,6 +46,7 @@ from consumers.console.page.view import (
     cost_in_words,
     expected_of,
     facts_of,
+    no_answer,
     notes_of,
     part_in_words,
     reasons_of,
@@ -223,11 +224,6 @@ def _scores_of_turns(
     }
 
 
-def _place(call: ReportedCall, turn: int) -> str | None:
-    """The id of a turn in the transcript, if that has it."""
-    return call.turn_anchor(turn) if call.has_turn(turn) else None
-
-
 def _call_row(call: ReportedCall, part: ScorePart, turn: int | None = None) -> dict[str, object]:
     return {
         "heading": title(part.name),
@@ -241,12 +237,10 @@ def _call_row(call: ReportedCall, part: ScorePart, turn: int | None = None) -> d
 
 def _kind(value: Value) -> str:
     """How a value looks: an unscored one looks different from a number."""
-    match value:
-        case Unscored():
-            return "unscored"
-        case NotApplicable():
-            return "none"
-    return "value"
+    return _KINDS.get(type(value), "value")
+
+
+_KINDS: Final[Mapping[type, str]] = {Unscored: "unscored", NotApplicable: "none"}
 
 
 def _details(call: ReportedCall, part: ScorePart) -> Iterator[tuple[str, str]]:
@@ -732,7 +726,7 @@ def latency(call: ReportedCall) -> Markup:
                 stages_of=bars[wait.turn],
                 ticks=ticks,
                 scale=scale,
-                place=_place(call, wait.turn),
+                place=call.turn_anchor(wait.turn) if call.has_turn(wait.turn) else None,
                 names_anchor=len(anchors) > 1,
                 state=states[wait.turn] if len(several) > 1 else None,
                 filler_ms=fillers[wait.turn],
@@ -750,14 +744,12 @@ def _stages_told(row: TurnRow) -> tuple[tuple[str, str, float, str], ...]:
             f"; {source} says {seconds(other_ms)}" for source, other_ms in each.others_ms.items()
         )
         anchor = "" if each.anchor is None else f", {anchor_in_words(each.anchor)}"
-        disputed = "disputed: " if each.is_disputed else ""
-        family = _FAMILY_OF.get(each.stage, "rest")
         told.append(
             (
                 stage_in_words(each.stage),
-                family,
+                _FAMILY_OF.get(each.stage, "rest"),
                 each.latency_ms,
-                f"{disputed}{each.source}{anchor}{others}",
+                f"{'disputed: ' * each.is_disputed}{each.source}{anchor}{others}",
             )
         )
     return tuple(told)
@@ -807,6 +799,7 @@ def words_by_turn(call: ReportedCall, whose: str = "") -> dict[int, Markup]:
             is_first=turn == first,
             stages=() if row is None or whose else _stages_told(row),
             scores=scored.get(turn, ()),
+            no_answer=None if row is None or whose else no_answer(call, row),
         )
         for turn in turns[:MOST_TURNS]
         for row in [call.row_of(turn)]
@@ -832,11 +825,6 @@ def people(call: ReportedCall) -> Markup:
     return render("people.html", said=said) if said else Markup()
 
 
-def figures(call: ReportedCall) -> Markup:
-    """The figures of the call."""
-    return render("figures.html", call=call, tiles=list(tiles(call)))
-
-
 SECTIONS: Final[Mapping[str, Callable[[ReportedCall], Markup]]] = {
     "Timeline": timeline,
     "Transcript": transcript,
@@ -847,7 +835,7 @@ SECTIONS: Final[Mapping[str, Callable[[ReportedCall], Markup]]] = {
 fills.
 """
 FOLDED: Final[Mapping[str, Callable[[ReportedCall], Markup | None]]] = {
-    "Figures": figures,
+    "Figures": lambda call: render("figures.html", call=call, tiles=list(tiles(call))),
     "Wait for the answer, by turn": latency,
     "Speech": speech,
     "Models and notes": told,

@@ -25,7 +25,7 @@ from consumers.console.page.drawing import (
     seconds,
     seconds_if_known,
 )
-from consumers.console.page.running import Level, wait_level
+from consumers.console.page.running import Level, end_in_words, wait_level
 from consumers.engine.measures.eva import EXPERIENCE_THRESHOLDS
 from consumers.engine.measures.talk import LONG_SILENCE_MS
 from consumers.engine.turns.eva_text import (
@@ -37,7 +37,14 @@ from consumers.engine.turns.eva_text import (
     USER_INTERRUPTS,
 )
 from schemas import rows
-from schemas.closed_sets import FAILED_USES, Anchor, CloseReason, Speaker, ToolOutcome
+from schemas.closed_sets import (
+    FAILED_USES,
+    Anchor,
+    Speaker,
+    ToolOutcome,
+    UnjudgedReason,
+    UnscoredReason,
+)
 from schemas.goals.goal_set import Subgoal as GoalSubgoal
 from schemas.metrics.exporter import USED_AMOUNTS
 from schemas.rows import (
@@ -51,7 +58,6 @@ from schemas.rows import (
 )
 from schemas.scores.trouble import MANY_INTERRUPTIONS, SLOW_MS, VERY_SLOW_MS, bad_end, troubles_of
 
-_REASON_CHARS: Final = 60
 _FIRST_MS: Final = 946_684_800_000
 """The year 2000: no call is older."""
 
@@ -65,20 +71,6 @@ def progress_value(call: ReportedCall) -> str:
     return "unscored" if value is None else percent(value)
 
 
-def end_in_words(call: ReportedCall) -> str:
-    """How the call ended."""
-    row = call.row
-    if not call.is_closed:
-        return "over, waiting for verdicts" if call.is_over else "not yet"
-    if row.ended_reason:
-        return call.shown(in_words(row.ended_reason), _REASON_CHARS)
-    return (
-        "no reason given"
-        if row.close_reason == CloseReason.ENDED
-        else in_words(row.close_reason or "not known")
-    )
-
-
 def facts_of(call: ReportedCall) -> list[tuple[str, str]]:
     """What a person asks first: whose call it is, when it began, and how it ended."""
     labels = call.row.labels
@@ -89,7 +81,7 @@ def facts_of(call: ReportedCall) -> list[tuple[str, str]]:
         ("Version", labels.version or "unknown"),
         ("Pipeline", in_words(labels.pipeline_type)),
         ("Began", _began(call.start_ms)),
-        ("Ended", end_in_words(call)),
+        ("Ended", end_in_words(call.row)),
     ]
     return [(name, value) for name, value in facts if value != "unknown" or name == "Agent"]
 
@@ -130,13 +122,9 @@ def _statuses(call: ReportedCall, turns: Iterable[int]) -> Iterator[tuple[str, s
     """How many of several turns can still change."""
     wanted = set(turns)
     known = Counter(call.status(each) for each in call.turns if each.turn in wanted)
-    if len(known) == 1:
-        yield "Status", STATUS_WORDS[next(iter(known))]
-    elif known:
-        yield (
-            "Status",
-            ", ".join(f"{known[status]} {status}" for status in STATUS_WORDS if status in known),
-        )
+    if known:
+        counts = ", ".join(f"{known[each]} {each}" for each in STATUS_WORDS if each in known)
+        yield "Status", counts if len(known) > 1 else STATUS_WORDS[next(iter(known))]
 
 
 # The parts of a call to look at first: long waits, missing answers, overlapping speech, dead air,
@@ -192,13 +180,10 @@ def standouts(call: ReportedCall) -> list[Standout]:
     """Every kind with at least one moment; the kinds that disturb the caller most come first."""
     waits_ms = call.waits_ms
     silences = [each for each in call.silences if waits_ms.get(each.turn, 0) <= SLOW_MS]
-    long_waits = [(turn, wait_ms) for turn, wait_ms in waits_ms.items() if wait_ms > SLOW_MS]
-    unknown = [
-        (wait.turn, wait.value.reason) for wait in call.waits if isinstance(wait.value, Unscored)
-    ]
     ending = bad_end(call.row)
+    last = call.row.turn if call.row.waiting is None else call.row.waiting.turn
     kinds: dict[str, tuple[Iterable[Moment], str]] = {
-        "Ended badly": ([] if ending is None else [Moment(call.row.turn, ending)], "{text}"),
+        "Ended badly": ([] if ending is None else [Moment(last, ending)], "{text}"),
         "Authentication failed": (
             _task(call, "eva_authentication_success"),
             "authentication failed",
@@ -213,7 +198,11 @@ def standouts(call: ReportedCall) -> list[Standout]:
             "{turns} without an answer",
         ),
         f"Waits over {seconds(SLOW_MS)}, the objective": (
-            [Moment(turn, seconds(wait_ms), wait_ms) for turn, wait_ms in long_waits],
+            [
+                Moment(turn, seconds(wait_ms), wait_ms)
+                for turn, wait_ms in waits_ms.items()
+                if wait_ms > SLOW_MS
+            ],
             f"{{count}} of {counted(len(waits_ms), 'wait')} over {seconds(SLOW_MS)}, the longest "
             f"{{text}} in turn {{turn}}",
         ),
@@ -234,7 +223,14 @@ def standouts(call: ReportedCall) -> list[Standout]:
         "Tools without success": (_tools(call), "{text} in turn {turn}{more}"),
         "No goal reached after": (_stalls(call), "no further goal after turn {turn}"),
         "Goals missed": (_missed(call), "{text}"),
-        "Waits not known": ([Moment(turn, in_words(reason)) for turn, reason in unknown], ""),
+        "Waits not known": (
+            [
+                Moment(wait.turn, in_words(wait.value.reason))
+                for wait in call.waits
+                if isinstance(wait.value, Unscored)
+            ],
+            "",
+        ),
     }
     found = []
     for heading, (moments, said) in kinds.items():
@@ -271,13 +267,48 @@ def verdict(call: ReportedCall) -> str:
 
 
 def turn_to_look_at(call: ReportedCall) -> int | None:
-    """The turn to look at first: one with a fault, otherwise that with the longest wait; None if no
-    wait is known.
+    """The turn to look at first: of a call that runs the one that is open, for what is wrong now
+    is there; of one that is over a turn with a fault, otherwise that with the longest wait. None
+    if there is none.
     """
+    if not call.is_over:
+        return max((each.turn for each in call.turns), default=None)
     faults = (each for fault in standouts(call) if fault.is_fault for each in fault.moments)
     return next(
         (each.turn for each in faults if each.turn is not None and each.is_fault), call.slowest_turn
     )
+
+
+class NoAnswer(NamedTuple):
+    """A turn without an answer.
+
+    Attributes:
+        said: That, and how long the caller waited, in words.
+        since_ms: From when on the caller waits in a call that runs, by the broker's clock; None
+            where he waits no more.
+        waits_ms: How long that is by the newest row.
+    """
+
+    said: str
+    since_ms: int | None = None
+    waits_ms: float = 0.0
+
+
+def no_answer(call: ReportedCall, row: TurnRow) -> NoAnswer | None:
+    """Whether a turn has no answer, so far or for good; None where it has one, or nobody knows."""
+    waiting = None if call.is_over else call.row.waiting
+    if waiting is not None and waiting.turn == row.turn:
+        waits_ms = max(0, call.row.known_ms - waiting.since_ms)
+        return NoAnswer("No answer yet", waiting.since_ms, waits_ms)
+    if row.outcome not in _ENDINGS:
+        return None
+    ends_ms = [sound.end_ms for sound in row.user_sounds if sound.end_ms is not None]
+    since_ms = min((each.since_ms for each in row.dead_air), default=max(ends_ms, default=None))
+    if since_ms is None:
+        return NoAnswer(f"No answer: {_ENDINGS[row.outcome]}")
+    later = (each.start_ms for each in call.stretches if each.turn > row.turn)
+    waited = seconds(max(0.0, next(later, call.end_ms) - since_ms))
+    return NoAnswer(f"No answer: the caller waited {waited}, then {_ENDINGS[row.outcome]}")
 
 
 def _going_on(call: ReportedCall, faults: Iterable[Standout]) -> str:
@@ -327,9 +358,9 @@ def errors_in_words(call: ReportedCall) -> str | None:
     """How many errors the agent reported, and the newest; None without one."""
     if (errors := call.row.errors) is None:
         return None
-    of = "" if errors.component is None else f" of its {in_words(errors.component)}"
     return (
-        f"{counted(errors.number, 'error')}, the newest{of} at "
+        f"{counted(errors.number, 'error')}, the newest"
+        f"{f' of its {in_words(errors.component)}' if errors.component else ''} at "
         f"{clock(call.offset_ms(errors.last_ms))}"
     )
 
@@ -369,8 +400,11 @@ def _missed(call: ReportedCall) -> Iterator[Moment]:
     missed = [each.id for each, state, _, _ in subgoals_of(call) if state == "Not reached"]
     if missed:
         more = f" and {len(missed) - 1} more" if len(missed) > 1 else ""
-        reached = f"{found.reached} of {counted(found.subgoals, 'goal')} reached"
-        yield Moment(None, f"{reached}, missed {call.shown(missed[0])}{more}")
+        yield Moment(
+            None,
+            f"{found.reached} of {counted(found.subgoals, 'goal')} reached, missed "
+            f"{call.shown(missed[0])}{more}",
+        )
 
 
 def nothing_stands_out(call: ReportedCall) -> str:
@@ -426,7 +460,7 @@ def tiles(call: ReportedCall) -> Iterator[Tile]:
         "Length",
         duration(call.length_ms),
         counted(row.turns, "turn") if call.is_closed else "so far",
-        why=(("What", "from the first event to the last"), ("Call", end_in_words(call))),
+        why=(("What", "from the first event to the last"), ("Call", end_in_words(call.row))),
     )
     in_time = sum(wait_ms <= SLOW_MS for wait_ms in waits_ms.values())
     anchors = Counter(
@@ -618,30 +652,36 @@ def subgoals_of(call: ReportedCall) -> list[tuple[GoalSubgoal, str, int | None, 
     """The subgoals, each with its state, the turn that reached it, and who says so."""
     if call.goals is None or call.row.goals is None:
         return []
-    is_pending = bool(call.unjudged_turns)
     known = zip(call.goals.subgoals, call.row.goals.subgoals, strict=False)
-    return [
-        (each, *_state(found, is_judged=each.is_judged, is_pending=each.is_judged and is_pending))
-        for each, found in known
-    ]
+    return [(each, *_state(call, each, found)) for each, found in known]
 
 
 def _state(
-    found: SubgoalResult, *, is_judged: bool, is_pending: bool
+    call: ReportedCall, subgoal: GoalSubgoal, found: SubgoalResult
 ) -> tuple[str, int | None, str]:
     """The state of a subgoal, the turn that reached it, and who says so."""
-    how = "by code"
-    if is_judged:
+    how, result = "by code", found.result
+    if subgoal.is_judged:
         votes = f", votes {found.votes_complete} for and {found.votes_incomplete} against"
         how = "by a judge" + (votes if found.votes_complete or found.votes_incomplete else "")
     if found.reached_turn is not None:
         return "Reached in ", found.reached_turn, how
-    if is_pending:
+    if subgoal.is_judged and call.unjudged_turns:
         return "Pending", None, "a judge is asked"
-    value = rows.number(found.result)
+    # Until the end the row has the reason from before the first turn.
+    if result == _NOT_BEGUN and not call.is_over:
+        so_far = None if call.progress is None or not subgoal.is_judged else call.progress.result
+        if not isinstance(so_far, Unscored) or so_far.reason not in _UNJUDGED:
+            return "Not reached yet", None, how
+        result = so_far
+    value = rows.number(result)
     if value is None:
-        return outcome("", found.result), None, how
+        return outcome("", result), None, how
     return "Reached" if value == 1 else "Not reached", None, how
+
+
+_NOT_BEGUN: Final = Unscored(UnscoredReason.NO_USER_SPEECH)
+_UNJUDGED: Final = frozenset(map(str, UnjudgedReason))
 
 
 def expected_of(found: ExpectedTool) -> tuple[str, int | None, str, str]:

@@ -11,8 +11,9 @@ from markupsafe import Markup
 from consumers.console.page.calls import ReportedCall
 from consumers.console.page.drawing import counted, duration, seconds_if_known
 from consumers.console.page.rendering import ICON, STYLE, render
+from consumers.console.page.running import end_in_words
 from consumers.console.page.sections import section
-from consumers.console.page.view import end_in_words, progress_value
+from consumers.console.page.view import progress_value
 
 
 def page_of(
@@ -72,5 +73,5 @@ def _index_cells(call: ReportedCall) -> list[tuple[str, str | int | None]]:
         ("Longest wait", seconds_if_known(call.row.longest_wait_ms)),
         ("Dead air", "not known" if call.dead_airs is None else call.dead_airs),
         ("Goals", progress_value(call)),
-        ("End", end_in_words(call)),
+        ("End", end_in_words(call.row)),
     ]

@@ -122,6 +122,10 @@ def plan_call(
     return _Planner(rng, domain, kind, start_ms, profile_of).plan(conversation_id, ended_reason)
 
 
+HUNG_UP: Final = "user_hung_up"
+"""How a call ends whose caller gives up: nobody says goodbye."""
+
+
 class _Planner:
     """Walks through one call's exchanges, keeping the turns so far."""
 
@@ -146,7 +150,7 @@ class _Planner:
             self._take_turn(exchange, awkward.get(index, ""))
         features = set(awkward.values())
         if self._profile.is_mute or self._profile.most_exchanges is not None:
-            ended_reason = "goodbye"  # the caller hangs up
+            ended_reason = HUNG_UP
         elif ended_reason == "goodbye":
             self._take_turn(self._domain.farewell, "")
         elif ended_reason == "error":  # the agent breaks down while the user waits for an answer
@@ -157,7 +161,9 @@ class _Planner:
                 "dead_air",
             }
         waited_ms = (
-            self._between(400, 1500) if ended_reason == "goodbye" else self._between(8_000, 15_000)
+            self._between(400, 1500)
+            if ended_reason in {"goodbye", HUNG_UP}
+            else self._between(8_000, 15_000)
         )
         return CallPlan(
             kind=self._kind,

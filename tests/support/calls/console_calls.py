@@ -5,7 +5,6 @@ from typing import Any
 
 from consumers.console.page.calls import ReportedCall
 from consumers.console.reading import ReadCalls
-from consumers.store.rows import RowStore
 from schemas.rows import CallRow, GoalsRow, Labels, Row, Sound, TurnRow, WordsRow
 from tests.support.calls.report_calls import Marks, words_of
 from tests.support.calls.rows_of_calls import newest, rows_of_simulated
@@ -73,7 +72,7 @@ class HeldCalls(ReadCalls):
     """Calls that were read, in memory."""
 
     def __init__(self, *rows: Row | WordsRow) -> None:
-        super().__init__(RowStore())
+        super().__init__()
         self.add(*rows)
 
     def add(self, *rows: Row | WordsRow) -> None:

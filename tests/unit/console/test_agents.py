@@ -8,7 +8,9 @@ from consumers.console import agents as module
 from consumers.console.agents import MINUTES, PAUSE_MS, WINDOW_MS, AgentNow, Agents
 from consumers.console.fleet import Fleet
 from schemas.closed_sets import UnscoredReason
-from schemas.rows import CallRow, Labels, Unscored, Waiting
+from schemas.rows import Answer, CallRow, Labels, Unscored, Waiting
+from schemas.scores.latency_stages import Stage
+from schemas.scores.trouble import TroubleKind
 from schemas.units import MINUTE_MS
 from tests.support.calls.console_calls import AT_MS, call_row, turn_row
 
@@ -139,10 +141,61 @@ def test_a_mute_agent_stays_at_the_top_when_its_callers_have_given_up() -> None:
         2,
         2,
     )
-    assert (bad.unanswered_share, bad.bad_since_ms) == (1.0, AT_MS + 1_000)
+    assert (bad.unanswered_share, bad.trouble) == (1.0, TroubleKind.MUTE)
     (later, *_) = (each for each in agents_at(fleet, AT_MS + 5 * MINUTE_MS) if each.version == "2")
     assert (later.calls_ended_badly, later.is_bad) == (2, False), "it is over, and still seen"
-    assert (later.bad_since_ms, later.bad_until_ms) == (AT_MS + 1_000, AT_MS + 5 * MINUTE_MS)
+
+
+def test_a_bad_time_ends_with_its_last_bad_call_and_says_so() -> None:
+    fleet = Fleet()
+    for name in ("a", "b"):
+        fleet.take(call_row(name, labels=V2, waiting=Waiting(1, AT_MS - 4_000, 1)))
+    (found,) = agents_at(fleet)
+    assert (found.bad_until_ms, found.trouble) == (None, TroubleKind.SILENT)
+    fleet.take(given_up("a", at_ms=AT_MS + 75_000))
+    assert agents_at(fleet, AT_MS + 76_000)[0].is_bad, "another caller waits"
+    fleet.take(given_up("b", at_ms=AT_MS + 77_000))
+    for at_ms in (AT_MS + 78_000, AT_MS + 5 * MINUTE_MS):
+        (found,) = agents_at(fleet, at_ms)
+        assert (found.bad_since_ms, found.bad_until_ms, found.ended_with_call) == (
+            AT_MS,
+            AT_MS + 77_000,
+            True,
+        )
+        assert (found.calls_affected, found.trouble) == (2, TroubleKind.MUTE)
+
+
+def test_a_caller_who_hung_up_earlier_ends_no_bad_time_that_others_recover_from() -> None:
+    fleet = Fleet()
+    for name in ("a", "b"):
+        fleet.take(call_row(name, labels=V2, waiting=Waiting(1, AT_MS - 4_000, 1)))
+    agents_at(fleet)
+    fleet.take(given_up("a", at_ms=AT_MS + 5_000))
+    agents_at(fleet, AT_MS + 30_000)
+    fleet.take(call_row("b", labels=V2, revision=1))
+    (found,) = agents_at(fleet, AT_MS + 40_000)
+    assert (found.bad_until_ms, found.ended_with_call) == (AT_MS + 40_000, False)
+
+
+def test_a_bad_time_that_calls_recover_from_ends_when_few_are_left_in_trouble() -> None:
+    fleet = Fleet()
+    fleet.take(failing("a"))
+    agents_at(fleet)
+    fleet.take(call_row("a", labels=V2, revision=1))
+    (found,) = agents_at(fleet, AT_MS + 5_000)
+    assert (found.bad_until_ms, found.ended_with_call) == (AT_MS + 5_000, False)
+
+
+def test_a_bad_version_says_what_most_of_its_calls_suffer_and_of_which_tenants_they_are() -> None:
+    fleet = Fleet()
+    slow = Answer(2, 9_000.0, slowest_stage=Stage.LLM_FIRST_TOKEN)
+    for number, tenant in enumerate(("acme", "bolt", "acme")):
+        labels = Labels(agent="desk", tenant=tenant)
+        fleet.take(call_row(str(number), labels=labels, answer=slow))
+    fleet.take(failing("d", Labels(agent="desk", tenant="bolt")))
+    (found,) = agents_at(fleet)
+    assert (found.trouble, found.stage) == (TroubleKind.VERY_SLOW, Stage.LLM_FIRST_TOKEN)
+    assert found.tenants_affected == (("acme", 2), ("bolt", 2))
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,9 @@ from msgspec import structs
 from consumers.console.page.calls import ReportedCall
 from consumers.console.page.view import (
     FigureGrade,
+    NoAnswer,
     Tile,
+    no_answer,
     standouts,
     summary,
     tiles,
@@ -293,21 +295,21 @@ def slow_call(**more: Any) -> ReportedCall:
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "told", "looked_at"),
     [
-        ({}, "It is not going on now."),
-        ({"answer": Answer(4, 5_910.0)}, "It is going on: turn 4 slow: 5.9 s."),
-        ({"state": "closed"}, "The last of it was in turn 3 of 4."),
+        ({}, "It is not going on now.", 4),
+        ({"answer": Answer(4, 5_910.0)}, "It is going on: turn 4 slow: 5.9 s.", 4),
+        ({"state": "closed"}, "The last of it was in turn 3 of 4.", 3),
     ],
 )
 def test_a_verdict_says_what_where_how_often_and_whether_it_goes_on(
-    more: dict[str, Any], told: str
+    more: dict[str, Any], told: str, looked_at: int
 ) -> None:
     assert (
         verdict(slow_call(**more))
         == f"2 of 4 waits over 1.50 s, the longest 5.91 s in turn 3. {told}"
     )
-    assert turn_to_look_at(slow_call(**more)) == 3
+    assert turn_to_look_at(slow_call(**more)) == looked_at
 
 
 def test_a_verdict_names_the_worst_and_counts_the_rest() -> None:
@@ -331,8 +333,50 @@ def test_a_verdict_names_the_worst_and_counts_the_rest() -> None:
 def test_a_call_without_faults_has_a_verdict_too() -> None:
     well = reported_rows(call_row(), turn_row(1, wait_ms=900.0), turn_row(2, wait_ms=950.0))
     assert verdict(well).startswith("So far: Nothing: no wait over 1.50 s")
-    assert turn_to_look_at(well) == 2, "the longest wait"
-    assert turn_to_look_at(reported_rows(call_row(), turn_row(1))) is None
+    assert turn_to_look_at(well) == 2, "the newest one"
+    over = call_row(state="closed")
+    late = (turn_row(1, wait_ms=950.0), turn_row(2, wait_ms=900.0))
+    assert turn_to_look_at(reported_rows(over, *late)) == 1, "the longest wait"
+    assert turn_to_look_at(reported_rows(over, turn_row(1))) is None
+
+
+@pytest.mark.parametrize(
+    ("of_turn", "said"),
+    [
+        (
+            {"dead_air": (Silence(1, AT_MS + 5_000, AT_MS + 8_000, 3_000),)},
+            "No answer: the caller waited 25.0 s, then the call ended",
+        ),
+        ({}, "No answer: the caller waited 22.0 s, then the call ended"),
+        ({"user_sounds": ()}, "No answer: the call ended"),
+    ],
+)
+def test_a_turn_without_an_answer_says_how_long_the_caller_waited(
+    of_turn: dict[str, Any], said: str
+) -> None:
+    heard = {"user_sounds": sounds((3_000, 5_000), (7_000, 8_000)), "outcome": "abandoned"}
+    row = turn_row(1, **heard | of_turn)
+    call = reported_rows(call_row(state="closed", began_ms=AT_MS, ended_ms=AT_MS + 30_000), row)
+    assert no_answer(call, row) == NoAnswer(said)
+
+
+def test_a_caller_who_is_heard_again_in_the_next_turn_has_waited_until_then() -> None:
+    row = turn_row(1, user_sounds=sounds((1_000, 2_000)), outcome="unanswered")
+    call = reported_rows(
+        call_row(began_ms=AT_MS), row, turn_row(2, user_sounds=sounds((6_500, 7_000)))
+    )
+    found = no_answer(call, row)
+    assert found is not None
+    assert found.said == "No answer: the caller waited 4.50 s, then the call went on"
+
+
+def test_an_open_turn_says_since_when_the_caller_waits() -> None:
+    row = turn_row(2, status="open")
+    waits = call_row(known_ms=AT_MS + 9_000, turn=2, waiting=Waiting(2, AT_MS + 4_000, 1))
+    call = reported_rows(waits, turn_row(1, wait_ms=900.0), row)
+    assert no_answer(call, row) == NoAnswer("No answer yet", AT_MS + 4_000, 5_000)
+    assert no_answer(call, call.turns[0]) is None
+    assert turn_to_look_at(call) == 2
 
 
 def test_a_summary_has_whose_call_it_is_its_verdict_and_when_it_was() -> None:

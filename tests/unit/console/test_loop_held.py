@@ -240,5 +240,5 @@ async def test_a_poll_of_thousands_of_rows_holds_nobody_up() -> None:
         Instruments(CollectorRegistry(), ["console"]),
     )
     with HeldLoop() as held:
-        await asyncio.create_task(role.take(TopicPartition("scores", 0), records))
+        await asyncio.create_task(role.take({TopicPartition("scores", 0): records}))
     assert held.longest_seconds < MOST_SECONDS, held.longest_step

@@ -20,6 +20,7 @@ from consumers.console.page import sections as report_transcript
 from consumers.console.page.calls import ReportedCall
 from consumers.console.page.rendering import MOST_KEPT_CHARS, kept
 from consumers.console.page.sections import section
+from consumers.console.page.view import subgoals_of
 from consumers.console.page.whole import index
 from schemas.closed_sets import Anchor, InterruptionCause, Speaker, ToolOutcome, UnscoredReason
 from schemas.goals.goal_set import GoalSet
@@ -41,6 +42,8 @@ from schemas.rows import (
     ToolWords,
     TurnRow,
     Unscored,
+    Value,
+    Waiting,
     WordsRow,
 )
 from schemas.scores.latency_stages import ServiceKind, Stage, StageSource
@@ -500,10 +503,60 @@ def test_a_turn_says_how_it_ended(outcome: Any, told: str) -> None:
         reported_rows(call_row(state="closed"), turn_row(1, outcome=outcome), words=[spoken]),
         has_index=False,
     )
+    panel = f" Turn 1 {told.capitalize()}." if told else ""
     assert (
-        words(part_of(page, "call-transcript")).split("Turn 1 ")[1]
-        == f"{told} Caller hello".strip()
+        words(part_of(page, "call-transcript")).split("Turn 1 ", 1)[1]
+        == f"{told} Caller hello{panel}".strip()
     )
+
+
+def test_an_open_turn_without_an_answer_has_its_words_and_the_time_of_the_wait() -> None:
+    spoken = WordsRow(conversation_id="c", turn=2, user="hello?")
+    waits = call_row(known_ms=AT_MS + 9_000, turn=2, waiting=Waiting(2, AT_MS + 4_000, 1))
+    turns = turn_row(1, wait_ms=9_000.0), turn_row(2, status="open")
+    page = section(reported_rows(waits, *turns, words=[spoken]), has_index=False)
+    assert words(part_of(page, "call-transcript")).split("Turn 2 ", 1)[1] == (
+        "open no answer yet, 0:05 Caller hello? Turn 2 No answer yet: the caller has waited for "
+        "0:05 ."
+    )
+    assert page.count(f'<time data-since="{AT_MS + 4_000}">') == 2
+    assert '<li id="call-t2" class="turn first"' in page
+
+
+@pytest.mark.parametrize(
+    ("state", "by_code", "by_judge"),
+    [
+        ("running", "Not reached yet", "Unscored: judge disabled"),
+        ("closed", "Not reached", "Unscored: judge disabled"),
+    ],
+)
+def test_a_goal_has_one_reason_why_it_is_not_reached(
+    state: str, by_code: str, by_judge: str
+) -> None:
+    """The row of a running call keeps the reason from before the first turn."""
+    disabled = Unscored(UnscoredReason.JUDGE_DISABLED)
+    progress = Progress(disabled, disabled, disabled, disabled, disabled, missing=1, subgoals=2)
+    results: tuple[Value, ...] = (0.0, disabled)
+    if state == "running":
+        results = (Unscored(UnscoredReason.NO_USER_SPEECH),) * 2
+    found = Goals("g", "d", tuple(map(SubgoalResult, results)), judged_turn=1, progress=progress)
+    checked = {"kind": "says", "speaker": "assistant", "pattern": "hello"}
+    goals = GoalSet.model_validate(
+        {
+            "id": "g",
+            "subgoals": [
+                {"id": "code", "details": "It greets.", "check": checked},
+                {"id": "judge", "details": "It is polite.", "check": {"kind": "judge"}},
+            ],
+        }
+    )
+    row = GoalsRow(
+        conversation_id="c", revision=1, digest="d", goal_set=goals.model_dump(mode="json")
+    )
+    call = reported_rows(
+        call_row(goals=found, state=state), turn_row(1, progress=progress), goals=row
+    )
+    assert [state for _, state, _, _ in subgoals_of(call)] == [by_code, by_judge]
 
 
 def test_a_rating_is_pending_once_a_judge_is_asked() -> None:

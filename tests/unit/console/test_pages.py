@@ -24,7 +24,8 @@ from consumers.console.pages import (
     query_of,
 )
 from schemas.closed_sets import SortKey
-from schemas.rows import Goals, Labels, Stall, Waiting
+from schemas.rows import Answer, Goals, Labels, Stall, Waiting
+from schemas.scores.latency_stages import Stage
 from schemas.scores.running import EVERY_CALL, WantedCalls
 from tests.support.calls.console_calls import AT_MS, call_row
 
@@ -241,6 +242,36 @@ def test_the_headline_is_worse_when_callers_have_given_up() -> None:
         '<strong class="bad">1</strong> ended badly in the last 15 minutes'
         in boxes["head"]["counts"]
     )
-    assert "is bad since" in boxes["head"]["counts"]
+    assert "was bad from" in boxes["head"]["counts"]
     assert "and 1 ended badly" in boxes["lines"]["line-trouble"]
     assert "100 %" in boxes["lines"]["line-unanswered"]
+
+
+def test_the_headline_says_what_to_do_first_and_which_tenants_call() -> None:
+    fleet = Fleet()
+    fleet.what_to_do = {
+        "CallgaugeAnswersSlow": ["Model: see its status.", "Voice or transcription: the same."]
+    }
+    slow = Answer(2, 9_000.0, slowest_stage=Stage.TTS_FIRST_BYTE)
+    for tenant in ("acme", "<bolt>"):
+        fleet.take(call_row(tenant, labels=Labels("desk", None, tenant), answer=slow))
+    head = boxes_of(fleet)["head"]["counts"]
+    assert (
+        "2 callers so far, 1 of &lt;bolt&gt;, 1 of acme; mostly answers are slow (voice)." in head
+    )
+    assert "<summary>First: Voice or transcription: the same.</summary>" in head
+    assert head.count("<li>") == 2
+    one = boxes_of(fleet_of(["bad", "worse"]))["head"]["counts"]
+    assert "2 callers so far; mostly tools fail." in one, "one tenant is in its rows"
+    assert "First" not in one, "no runbook is known"
+
+
+def test_the_headline_says_why_a_bad_time_is_over() -> None:
+    fleet = fleet_of([])
+    fleet.take(call_row("a", waiting=Waiting(2, AT_MS - 9_000, 2)))
+    fleet.now(AT_MS)
+    fleet.take(call_row("a", state="closed", known_ms=AT_MS + 5_000, waiting=Waiting(2, AT_MS, 2)))
+    head = boxes_of(fleet, at_ms=AT_MS + 6_000)["head"]["counts"]
+    assert "was bad from" in head
+    assert "1 caller; mostly callers get no answer. Its last bad call ended." in head
+    assert "was bad" not in boxes_of(fleet, at_ms=AT_MS + 66_000)["head"]["counts"]

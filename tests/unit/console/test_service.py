@@ -43,17 +43,17 @@ def record(
 
 
 async def take(role: ConsoleRole, *rows: Row | WordsRow, first: int = 0) -> None:
+    polled = {}
     for tp in (SCORES, WORDS):
         of_topic = [row for row in rows if isinstance(row, WordsRow) is (tp is WORDS)]
-        await role.take(
-            tp, [record(encode(row), place) for place, row in enumerate(of_topic, first)]
-        )
+        polled[tp] = [record(encode(row), place) for place, row in enumerate(of_topic, first)]
+    await role.take(polled)
 
 
 async def test_a_mark_is_left_out_and_what_cannot_be_read_is_counted() -> None:
     role = role_of()
     values = (None, b"{}", b'{"row":"of tomorrow"}', encode(call_row()), b'{"row":"call"}')
-    await role.take(SCORES, [record(value, place) for place, value in enumerate(values)])
+    await role.take({SCORES: [record(value, place) for place, value in enumerate(values)]})
     assert role.console.fleet.unreadable == 3
     assert role._next[SCORES] == len(values)
     assert [
@@ -68,7 +68,7 @@ async def test_a_partition_says_how_far_it_is_while_no_event_comes() -> None:
     await take(role, call_row(known_ms=now_ms - 165_000))
     assert role.console.fleet.now(now_ms).is_stale
     row = PartitionRow(place=9, first=0, first_known_ms=0, known_ms=now_ms - 9_000, version="1")
-    await role.take(SCORES, [replace(record(None, 1), headers=(row.header(),))])
+    await role.take({SCORES: [replace(record(None, 1), headers=(row.header(),))]})
     now = role.console.fleet.now(now_ms)
     assert (now.age, now.is_stale) == ("nothing new for 2:45", False)
 
@@ -178,3 +178,20 @@ async def test_a_page_of_half_an_hour_is_drawn_in_less_than_half_a_second() -> N
 
     drawn()
     assert drawn() < 0.5
+
+
+async def test_a_poll_of_several_partitions_is_one_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A poll has a few rows of each partition, and a transaction costs more than a row."""
+    monkeypatch.setattr(service, "STEP_SECONDS", 60)
+    role, put = role_of(), []
+    monkeypatch.setattr(role.console.calls, "put", lambda *given: put.append(given))
+    polled = {
+        TopicPartition("scores", number): [record(encode(call_row(str(number))), number)]
+        for number in range(12)
+    }
+    await role.take(polled)
+    ((rows, positions),) = put
+    assert len(rows) == 12
+    assert positions == {("scores", number): number + 1 for number in range(12)}

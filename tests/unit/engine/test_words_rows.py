@@ -39,6 +39,7 @@ from schemas.rows import (
 )
 from schemas.transcript import TRANSCRIPT, TranscriptTurn
 from streamer.recordings.reader import read_recordings
+from streamer.sources.simulator.profile import HEALTHY, Incident, with_incidents
 from streamer.sources.simulator.traffic import simulate_call
 from tests.golden.calls import SAMPLE, arrivals_of_recorded
 from tests.support.calls.long_calls import long_inputs
@@ -112,6 +113,28 @@ def test_the_callers_words_are_there_when_the_agent_begins_and_the_agents_when_t
     ]
     assert all(older.revision < newer.revision for older, newer in pairwise(of_first))
     assert all(older.known_ms < newer.known_ms for older, newer in pairwise(of_first))
+
+
+def test_what_a_caller_has_said_is_there_once_he_waits_in_silence() -> None:
+    """Of a mute agent no answer begins: its callers' words came with the end of the call."""
+    of_mute = with_incidents(HEALTHY, [Incident("agent_mute")])
+    call = simulate_call(3, start_ms=START_MS, kind="phone", profile_of=of_mute).call
+    effects = list(
+        effects_in_steps(PartitionEvaluator(Limits(), "test"), arrivals_of_recorded(call))
+    )
+    rows = [each.row for each in effects if isinstance(each, PublishRow | PublishWords)]
+    waits = [
+        (place, row.waiting)
+        for place, row in enumerate(rows)
+        if isinstance(row, CallRow) and row.waiting is not None and row.state == "running"
+    ]
+    assert max(wait.silences for _, wait in waits) > 1, "he asks whether anybody is there"
+    heard: dict[int, str] = {}
+    for place, wait in waits:
+        heard |= {each.turn: each.user for each in rows[:place] if isinstance(each, WordsRow)}
+        assert heard[wait.turn], "before or with the row that says he waits"
+    newest = {each.turn: each.user for each in rows if isinstance(each, WordsRow)}
+    assert newest[waits[-1][1].turn].startswith(heard[waits[-1][1].turn])
 
 
 def test_no_words_are_written_where_the_setting_says_so() -> None:

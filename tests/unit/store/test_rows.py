@@ -101,13 +101,3 @@ def test_places_and_rows_are_kept_together(tmp_path: Path) -> None:
     assert again.positions() == {("scores", 3): 17}
     assert again.call("b") is None
     assert again.bytes == store.bytes
-
-
-def test_what_is_forgotten_is_gone() -> None:
-    store, rows = RowStore(), rows_of_simulated(3)
-    store.put([*rows, call_row("a", 1, 1)])
-    store.forget([rows[0].conversation_id, "nobody"])
-    assert store.call(rows[0].conversation_id) is None
-    assert [row.conversation_id for row in store.open_calls()] == ["a"]
-    store.forget(["a"])
-    assert (store.open_calls(), store.bytes) == ([], 0)

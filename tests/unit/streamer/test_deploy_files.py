@@ -2,14 +2,17 @@
 same ones.
 """
 
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
+from consumers.console import pages
 from consumers.runtime.process import OperatorError
 from streamer import deploy_files
-from streamer.deploy_files import PLACES, write_deploy_files
+from streamer.deploy_files import PLACES, what_to_do, write_deploy_files
 
 ROOT = Path(__file__).parents[3]
 
@@ -71,3 +74,19 @@ def test_where_an_installation_has_its_own_these_are_written(
     monkeypatch.setattr(deploy_files, "_IN_THE_WHEEL", tmp_path / "deployed")
     write_deploy_files(tmp_path / "out", replaces=False)
     assert files_in(tmp_path / "out") == {f"{place}/file": place.encode() for place in PLACES}
+
+
+def test_the_steps_of_an_alert_are_those_of_its_text_and_the_console_has_them() -> None:
+    rules = ROOT / "deploy" / "prometheus" / "rules" / "callgauge.rules.yml"
+    texts = {
+        rule["alert"]: rule["annotations"]["runbook"]
+        for group in yaml.safe_load(rules.read_text(encoding="utf-8"))["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    }
+    steps = what_to_do()
+    assert {alert: " ".join(each) for alert, each in steps.items() if alert in texts} == {
+        alert: " ".join(re.sub(r"(?m)^\d+\. ", "", text).split()) for alert, text in texts.items()
+    }
+    named = {alert for _, alert in pages._WRONG.values() if alert}
+    assert named <= steps.keys()

@@ -108,7 +108,7 @@
   const tick = () => {
     if (held.size) settle();
     const now = Date.now() + skewMs;
-    for (const clock of document.querySelectorAll("time[data-since]")) {
+    for (const clock of isBack ? [] : document.querySelectorAll("time[data-since]")) {
       const text = inWords(now - Number(clock.dataset.since));
       if (clock.textContent !== text) clock.textContent = text;
     }
@@ -380,7 +380,9 @@
   });
 
   if (pauseButton) pauseButton.addEventListener("click", () => pause(!isPaused));
+  const first = document.querySelector(".turn.first");
   if (words && /^\d{1,6}$/.test(asked.get("turn") || "")) choose(`call-t${asked.get("turn")}`);
+  else if (first && !location.hash) { towards(first.id); wordsOf(first.id); }
   local(document);
   if (streamAddress) { if (!isBack) connect(); setInterval(tick, 1000); }
   addEventListener("pagehide", () => { if (source) source.close(); });

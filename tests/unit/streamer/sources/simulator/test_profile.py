@@ -137,6 +137,7 @@ def test_dead_air_is_in_a_fifth_of_the_turns() -> None:
 def test_a_mute_agent_answers_nobody_and_callers_ask_and_hang_up() -> None:
     for plan in troubled("agent_mute"):
         assert [len(turn.steps) for turn in plan.turns] == [1, 0, 0, 0]  # a greeting, then silence
+        assert plan.ended_reason == "user_hung_up"
         spoken = [turn.user for turn in plan.turns if turn.user]
         assert all(
             4_000 < after.start_ms - before.end_ms < 10_000 for before, after in pairwise(spoken)
