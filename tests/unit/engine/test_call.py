@@ -110,7 +110,11 @@ def _members(union: Any) -> Iterator[type]:
             yield from _members(part)
 
 
-DECODED = {kind for union in UNIONS for kind in _members(union)} | {AudioEvent, ConversationRecord}
+DECODED = {
+    *(kind for union in UNIONS for kind in _members(union)),
+    AudioEvent,
+    ConversationRecord,
+}
 
 
 UNREAD = {IgnoredLine, ToolLine, CarriedAgentEvent}
