@@ -143,6 +143,13 @@ class FileEvaluator:
             self.ready.clear()
             self.partition.drop()
 
+    @property
+    def known_ms(self) -> int:
+        """Up to when what happened is folded: the newest tick says so, or a newer event. While no
+        call is open there are no ticks, so the first event of one comes before any.
+        """
+        return max(self.partition.known_ms, self.partition.last_ms)
+
     def _count_failures(self) -> None:
         failures, before = self._log.commits.failures, self._failures_counted
         self._instruments.inc("callgauge_log_file_write_failures_total", (), failures - before)

@@ -370,12 +370,13 @@ class OneMachine:
     async def _show(self, *, has_counted: bool) -> int:
         """Counts and shows the next rows; returns how many there were."""
         shown = 0
+        # first: of old knowledge pages say that no evaluator runs
+        self.console.fleet.known.take_partition(0, self._evaluator.known_ms)
         for topic in self._offsets:
             while records := self.log.records(topic, self._offsets[topic], SHOWN_RECORDS):
                 await self._take(records, has_counted=has_counted)
                 self._offsets[topic] = records[-1].offset + 1
                 shown += len(records)
-        self.console.fleet.known.take_partition(0, self._evaluator.partition.known_ms)
         self._has_shown.set()
         return shown
 

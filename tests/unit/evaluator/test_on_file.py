@@ -959,6 +959,19 @@ async def test_time_is_told_only_while_a_call_is_open(
                 await pause(0)
 
 
+async def test_the_first_event_after_a_quiet_time_is_known_before_any_tick(
+    log: FileLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_file, "TICK_SECONDS", 3_600.0)
+    async with Running(log, settings_of()) as running:
+        await log.append([posted(wall_clock_ms(), type="call_started", agent="desk")[1]])
+        async with asyncio.timeout(patient(10)):
+            while running.role.partition.next_offset < log.end:
+                await pause(0)
+        (event,) = log.read()
+        assert running.role.known_ms == event.timestamp
+
+
 async def test_reading_waits_while_too_much_is_not_written(
     log: FileLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
