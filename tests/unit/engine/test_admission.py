@@ -246,8 +246,7 @@ def word(key: str, offset: int) -> Arrival:
 
 
 def test_a_record_of_a_call_that_is_over_or_closed_opens_none_and_is_counted() -> None:
-    feed = Feed(Limits(max_events_per_call=1))
-    feed.send("audit", WORD, 0)
+    feed = Feed(Limits(max_events_per_call=1)).send("audit", WORD, 0)
     assert feed.evaluator.closing_calls == 1
     assert feed.send("audit", WORD, 10) == ()
     feed.close_all()
@@ -283,18 +282,20 @@ def test_what_a_large_close_publishes_comes_with_its_last_step_whatever_comes_be
         )  # it redacts at the close
         for number in range(8):
             at_ms = 5_000 * number
-            feed.user_audio(at_ms, at_ms + 1_000, text=f"{number} " + "1," * 8_000)
-            feed.assistant_audio(at_ms + 1_500, at_ms + 2_500)
+            feed.user_audio(at_ms, at_ms + 1_000, text=f"{number} " + "1," * 8_000).assistant_audio(
+                at_ms + 1_500, at_ms + 2_500
+            )
         feed.send("audit", ENDED, 60_000)
         feed.evaluator.pass_time(T0_MS + 70_000)
         return feed
 
     at_once, slowly = talked(), talked()
-    expected = rows_of(at_once.close_all())
+    expected = rows_of(at_once.close_all().latest)
     steps: list[list[Effect]] = []
     while slowly.evaluator.closing_calls:
-        slowly.send("audit", WORD, 70_000 + len(steps), key=f"between-{len(steps)}")
-        slowly.send("audit", WORD, 70_000 + len(steps))
+        slowly.send("audit", WORD, 70_000 + len(steps), key=f"between-{len(steps)}").send(
+            "audit", WORD, 70_000 + len(steps)
+        )
         slowly.evaluator.pass_time(T0_MS + 71_000 + len(steps))
         steps.append([*slowly.evaluator.close_some()])
     assert len(steps) > 2

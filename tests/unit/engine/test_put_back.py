@@ -43,9 +43,11 @@ ENTRY = {"message_type": "user", "value": "Hello"}
 def test_a_second_record_from_the_same_place_is_a_repeat(
     first: Sequence[tuple[str, bytes]], second: Sequence[tuple[str, bytes]], *, is_repeat: bool
 ) -> None:
-    feed = Feed()
-    feed.send("audit", ENTRY, 0, envelope=read_envelope(first))
-    feed.send("audit", ENTRY, 1, envelope=read_envelope(second))
+    feed = (
+        Feed()
+        .send("audit", ENTRY, 0, envelope=read_envelope(first))
+        .send("audit", ENTRY, 1, envelope=read_envelope(second))
+    )
     counts = {
         count.labels[1]: count.by
         for count in feed.evaluator.drain_counts()
