@@ -26,6 +26,7 @@ from schemas.goals.goal_set import (
 from schemas.json_schemas import json_schema
 from streamer.goals.files import read_goal_file
 from tests.support.conformance_data import RECORD, conformance
+from tests.support.known import some
 
 ROOT = Path(__file__).parents[3]
 SAYS = {"kind": "says", "speaker": "user", "pattern": "thanks"}
@@ -443,8 +444,7 @@ def test_a_sample_loads_with_all_it_says() -> None:
         ("book", {"people": 2, "note": {"something polite"}}, 1),
         ("price", {}, None),
     ]
-    output = goals.expected_tool_calls[0].expected_output
-    assert output is not None
+    output = some(goals.expected_tool_calls[0].expected_output)
     assert output.value == "ok"
 
 
@@ -494,8 +494,7 @@ def test_a_data_file_loads_with_tool_calls_under_any_of_the_keys(key: str) -> No
         ("refund", {"amount": 20.5, "note": {"polite"}}, "all"),
         ("bye", {}, None),
     ]
-    output = goals.expected_tool_calls[1].expected_output
-    assert output is not None
+    output = some(goals.expected_tool_calls[1].expected_output)
     assert output.check == "done"
 
 
