@@ -22,6 +22,7 @@ from consumers.runtime.http import MetricsServer
 from consumers.runtime.registry import Instruments
 from consumers.runtime.settings import HttpSettings
 from streamer.settings.all_settings import load_settings, near_misses, setting_names
+from tests.support.known import some
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -64,8 +65,7 @@ def test_hadolint_accepts_the_dockerfile() -> None:
 
 
 def test_the_image_runs_as_a_numbered_user_without_rights() -> None:
-    user = re.fullmatch(r"(\d+):(\d+)", _last("USER"))
-    assert user is not None
+    user = some(re.fullmatch(r"(\d+):(\d+)", _last("USER")))
     assert int(user[1]) > 0
     assert int(user[2]) > 0
 
@@ -325,8 +325,7 @@ def test_ports_are_on_loopback_only(name: str) -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_image_tags_are_pinned_and_can_be_overridden(name: str) -> None:
-    tag = re.fullmatch(r"[a-z/]+:\$\{[A-Z]+_TAG:-(.+)\}", SERVICES[name]["image"])
-    assert tag is not None
+    tag = some(re.fullmatch(r"[a-z/]+:\$\{[A-Z]+_TAG:-(.+)\}", SERVICES[name]["image"]))
     assert re.fullmatch(r"v?\d+\.\d+\.\d+", tag[1]) or (
         SERVICES[name]["build"] and tag[1] == "local"
     )

@@ -33,6 +33,7 @@ from schemas.rows import Row, decode
 from schemas.topics import QUARANTINE_TOPIC, SCORES_TOPIC
 from tests.properties.evaluation import RULES, EveryCall
 from tests.support.fakes.log_writer import LogRecord, LogWriter
+from tests.support.known import some
 
 LIMITS = Limits(max_event_time_skew_ms=0)
 """Events of these calls have times of their own, far from those of the broker."""
@@ -165,8 +166,7 @@ class Log(LogWriter):
 
     def _copy(self, events: Iterable[LogRecord], term: int) -> None:
         for each in events:
-            placed = placed_in(each.headers)
-            assert placed is not None
+            placed = some(placed_in(each.headers))
             again = Placed(term, placed.origin)
             self.again(again, each.key, each.value, each.headers[:-1])
 
@@ -333,8 +333,7 @@ class Owner:
                     self.write()
                     return
                 if not self.evaluator.closing_calls:
-                    wakeup_ms = self.evaluator.next_wakeup()
-                    assert wakeup_ms is not None
+                    wakeup_ms = some(self.evaluator.next_wakeup())
                     self.log.tick(wakeup_ms)
         raise AssertionError("calls do not end")
 

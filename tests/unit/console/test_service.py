@@ -24,6 +24,7 @@ from schemas.units import HOUR_MS
 from tests.benchmarks.traffic import BrokerRecord
 from tests.support.calls.console_calls import call_row, simulated, turn_row
 from tests.support.fakes.kept_topics import KeptTopics
+from tests.support.known import some
 
 SCORES, WORDS = TopicPartition(SCORES_TOPIC, 0), TopicPartition(WORDS_TOPIC, 0)
 
@@ -79,8 +80,7 @@ async def test_words_are_beside_the_rows_of_their_call_whichever_come_first() ->
     assert role.console.calls.call("c") is None
     before = role.console.calls.edition("c")
     await take(role, call_row(), turn_row(1))
-    found = role.console.calls.call("c")
-    assert found is not None
+    found = some(role.console.calls.call("c"))
     assert [each.user for each in found.words] == ["hello"]
     assert role.console.calls.edition("c") > before
 
@@ -170,8 +170,7 @@ async def test_a_page_of_half_an_hour_is_drawn_in_less_than_half_a_second() -> N
 
     def drawn() -> float:
         began = time.thread_time()
-        found = role.console.calls.call("long")
-        assert found is not None
+        found = some(role.console.calls.call("long"))
         boxes = call_boxes(ReportedCall(*found[:4], "call", Redactor()), "")
         assert len("".join(boxes["call"].values())) > 300_000
         return time.thread_time() - began

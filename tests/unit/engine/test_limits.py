@@ -28,6 +28,7 @@ from schemas.rows import CallRow
 from schemas.wire import MAX_NAME_CHARS
 from tests.support.calls.agent_calls import corrected, envelope_of, said
 from tests.support.fakes.engine_feed import T0_MS, Feed, Json, closings_of, rows_of
+from tests.support.known import instance_of, some
 from tests.unit.engine.goals.test_progress import OneSet
 
 LOOP_EVENTS = 2_000
@@ -163,8 +164,7 @@ def test_answers_with_one_id_are_kept_up_to_a_number() -> None:
     (call,) = feed.evaluator._calls.values()
     assert call._agent._live is not None
     assert len(call._agent._live._replies[7]) == MAX_REPLIES_OF_AN_ID
-    machine = call.live.machine
-    assert isinstance(machine, BotTurnMachine)
+    machine = instance_of(BotTurnMachine, call.live.machine)
     refs = {each.ref for each in machine.words[0]}
     assert {"Answer", "Answer 4."} <= refs
 
@@ -190,8 +190,7 @@ def test_a_turn_with_sounds_without_end_is_scored_again_at_the_close(
     assert feed.turn(1).turn_taking is None
     feed.advance(10_000_000)
     assert looks == 3
-    timing = feed.turn(1).turn_taking
-    assert timing is not None
+    timing = some(feed.turn(1).turn_taking)
     assert isinstance(timing.result, float)
 
 

@@ -29,6 +29,7 @@ from schemas.rows import (
 )
 from tests.support.calls.agent_calls import heard, said, tool_replied, tool_requested
 from tests.support.fakes.engine_feed import T0_MS, Feed, Json, plain
+from tests.support.known import some
 
 JUDGED: Json = {"id": "booked", "details": "The flight is booked.", "check": {"kind": "judge"}}
 SAID: Json = {
@@ -131,9 +132,7 @@ class GoalFeed(Feed):
     @property
     def goals_row(self) -> Goals:
         """What the newest row of the call says of its goals."""
-        found = self.call().goals
-        assert found is not None
-        return found
+        return some(self.call().goals)
 
     def progress(self) -> list[tuple[int, float | str]]:
         """The progress after a turn, whenever it is another than before."""
@@ -807,9 +806,7 @@ def of_pipecat(check: Json, **answer: Any) -> Feed:
 
 
 def goals_of(feed: Feed) -> Goals:
-    found = feed.call().goals
-    assert found is not None
-    return found
+    return some(feed.call().goals)
 
 
 def first_subgoal(feed: Feed) -> float | str:
@@ -849,11 +846,8 @@ def test_a_goal_on_what_is_withheld_is_unknown_and_any_other_is_known(
     assert first_subgoal(feed) == value
     unknown = goals_of(feed).unscored_subgoals
     assert unknown == ({WITHHELD: 1} if value == WITHHELD else {})
-    success = goals_of(feed).success_final_turn
-    assert success is not None
-    assert plain(success) == value
-    progress = feed.turn(1).progress
-    assert progress is not None
+    assert plain(some(goals_of(feed).success_final_turn)) == value
+    progress = some(feed.turn(1).progress)
     assert plain(progress.result) == (WITHHELD if value == WITHHELD else (1 + float(value)) / 2)
 
 

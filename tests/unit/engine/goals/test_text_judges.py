@@ -21,6 +21,7 @@ from schemas.closed_sets import JudgeKind, PipelineType
 from schemas.judging import JudgeRequest, JudgeVerdict, Rated, Votes
 from schemas.rows import CallRow, Rating
 from tests.support.fakes.engine_feed import Feed
+from tests.support.known import instance_of, some
 from tests.unit.engine.goals.test_progress import END_MS, GoalFeed, OneSet, _value, goal_set
 
 RATED = {3: 1.0, 2: 0.5, 1: 0.0}
@@ -120,8 +121,7 @@ def test_faithfulness_is_asked_with_what_the_agent_was_told() -> None:
     )
     briefs = {request.kind: request.agent_brief for request in feed.requests}
     assert briefs[JudgeKind.CONCISENESS] is None
-    brief = briefs[JudgeKind.FAITHFULNESS]
-    assert brief is not None
+    brief = some(briefs[JudgeKind.FAITHFULNESS])
     assert (brief.role, brief.current_date_time) == ("clerk", "2026-11-21 10:00")
     assert brief.tools == '[{"name":"refund","parameters":{"type":"object"}}]'
     assert brief.instructions is not None
@@ -240,8 +240,7 @@ def test_a_late_verdict_on_a_turn_that_does_not_exist_any_more_does_no_harm(
         judges.follow(live, NO_CHANGES, 0, out)
 
     def answered() -> None:
-        effect = out.pop(0)
-        assert isinstance(effect, RequestVerdict)
+        effect = instance_of(RequestVerdict, out.pop(0))
         request = effect.request
         verdict = JudgeVerdict(
             timestamp=0,

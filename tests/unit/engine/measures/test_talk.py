@@ -19,6 +19,7 @@ from consumers.engine.measures.words import MAX_RUNNING_CHARS
 from consumers.engine.turns.timeline import TimeSpan
 from schemas.rows import Disagreement, NotApplicable, Speech, TurnTalk, WordErrors
 from tests.support.fakes.engine_feed import Feed, plain
+from tests.support.known import some
 
 LIMITS = Limits(closing_grace_ms=1_000, idle_ms=60_000, call_values_every_ms=1)
 STARTED = {"type": "call_started", "pipeline_type": "cascade", "agent": "ava"}
@@ -33,16 +34,12 @@ def every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def speech(feed: Feed) -> Speech:
     """The newest."""
-    found = feed.call().speech
-    assert found is not None
-    return found
+    return some(feed.call().speech)
 
 
 def rate(feed: Feed) -> WordErrors:
     """The newest of the call."""
-    found = feed.call().stt_wer
-    assert found is not None
-    return found
+    return some(feed.call().stt_wer)
 
 
 def rates_by_turn(feed: Feed) -> dict[int, float | str]:
@@ -53,30 +50,22 @@ def rates_by_turn(feed: Feed) -> dict[int, float | str]:
 
 def of_user(feed: Feed) -> Disagreement:
     """The differences in the caller's words, of the call so far."""
-    found = feed.call().user_disagreement
-    assert found is not None
-    return found
+    return some(feed.call().user_disagreement)
 
 
 def of_assistant(feed: Feed) -> Disagreement:
     """The differences in the agent's words, of the call so far."""
-    found = feed.call().assistant_disagreement
-    assert found is not None
-    return found
+    return some(feed.call().assistant_disagreement)
 
 
 def of_both(feed: Feed) -> float | str:
     """Both together."""
-    found = feed.call().transcript_disagreement
-    assert found is not None
-    return plain(found)
+    return plain(some(feed.call().transcript_disagreement))
 
 
 def talk_in(feed: Feed, turn: int) -> TurnTalk:
     """Who spoke how long in a turn, by its newest row."""
-    found = feed.turn(turn).talk
-    assert found is not None
-    return found
+    return some(feed.turn(turn).talk)
 
 
 def talk(feed: Feed) -> None:
@@ -483,8 +472,7 @@ def test_words_are_compared_in_the_language_of_the_call(
         feed.send("audit", STARTED | {"language": language}, told_ms)
     feed.assistant_audio(7_000, 7_500).user_audio(8_000, 8_500, text="")
     (turn,) = rates_by_turn(feed)
-    found = feed.turn(turn).stt_wer
-    assert found is not None
+    found = some(feed.turn(turn).stt_wer)
     assert (plain(found.result), found.reference_words, found.normalizer) == expected
     feed.send("judge", ENDED, 9_000).advance(60_000)
     assert (plain(rate(feed).result), rate(feed).reference_words, rate(feed).normalizer) == expected

@@ -33,6 +33,7 @@ from tests.support.calls.judge_questions import (
 from tests.support.fakes.engine_feed import T0_MS, Feed, Json, transcripts_of
 from tests.support.fakes.evaluator_fakes import NOW_MS, StubEvaluator, partition_of
 from tests.support.fakes.log_writer import LogWriter
+from tests.support.known import some
 from tests.unit.engine.goals.test_progress import JUDGED, GoalFeed, OneSet, goal_set
 
 CARD = "4111 1111 1111 1111"
@@ -151,8 +152,7 @@ def test_switched_off_it_all_leaves() -> None:
 def test_scores_are_those_of_what_was_said() -> None:
     """A check by code finds the caller's words, which no reader may see."""
     for redactor in (Redactor(), Redactor(RedactionRules(enabled=False))):
-        goals = PlantedFeed(redactor, code_only=True).run().call().goals
-        assert goals is not None
+        goals = some(PlantedFeed(redactor, code_only=True).run().call().goals)
         assert [(each.result, each.reached_turn) for each in goals.subgoals] == [(1.0, 1)]
 
 
@@ -313,8 +313,7 @@ def test_what_a_model_explains_is_redacted_before_it_is_cut(form: Any) -> None:
         if form == "structured"
         else f"{told}\nGRADE: C"
     )
-    answer = read_answer(JudgeKind.SUBGOAL, form, text)
-    assert answer is not None
+    answer = some(read_answer(JudgeKind.SUBGOAL, form, text))
     assert "11" not in answer.explanation
     assert "41" not in answer.explanation
     assert len(answer.explanation) <= MAX_EXPLANATION_CHARS

@@ -12,6 +12,7 @@ from streamer.backtest.rerun import last_values
 from streamer.trials.calls import NewestRows
 from tests.support.calls.rows_of_calls import call_of
 from tests.support.fakes.scripted_openai import Asked, Does, fails, grades, scripted_openai
+from tests.support.known import instance_of, some
 from tests.unit.streamer.command_line import Command, Json
 
 T0_MS = 1_790_000_000_000
@@ -99,8 +100,7 @@ def test_progress_is_printed_per_turn(score: Command, tmp_path: Path) -> None:
     )
     assert (ended.code, ended.err) == (0, "")
     assert ended.progress == [0.0, 0.5, 1.0]
-    closed = ended.rows[-1]
-    assert isinstance(closed, CallRow)
+    closed = instance_of(CallRow, ended.rows[-1])
     assert closed.goals is not None
     assert [each.reached_turn for each in closed.goals.subgoals] == [2, 3]
     assert (closed.state, closed.ended_reason, closed.turns) == ("closed", "goodbye", 3)
@@ -287,8 +287,7 @@ def test_settings_of_the_environment_hold(
 
 
 def stalls(rows: list[Row]) -> int:
-    goals = call_of(rows).goals
-    assert goals is not None
+    goals = some(call_of(rows).goals)
     return len(goals.stalls)
 
 

@@ -5,7 +5,7 @@ it is in use.
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from structlog.testing import capture_logs
@@ -153,12 +153,13 @@ class Changing:
         self.folder = GoalFolder(path)
         self._writes = 0
 
-    def write(self, name: str, text: str) -> None:
+    def write(self, name: str, text: str) -> Self:
         """Writes a file with a unique time of change, however coarse the clock of the disk is."""
         path = self.path / name
         path.write_text(text)
         self._writes += 1
         os.utime(path, ns=(self._writes, self._writes))
+        return self
 
     def reload(self) -> list[str]:
         """Reloads the folder and returns the logged events."""
@@ -177,8 +178,7 @@ def changing(tmp_path: Path) -> Changing:
 
 
 def test_a_file_that_changes_is_read_again_and_others_are_not(changing: Changing) -> None:
-    changing.write("a.yaml", goal_set("a", "desk"))
-    changing.write("b.yaml", goal_set("b", "night"))
+    changing.write("a.yaml", goal_set("a", "desk")).write("b.yaml", goal_set("b", "night"))
     assert changing.reload() == ["goal_file_read"] * 2
     assert changing.reload() == []
     changing.write("a.yaml", goal_set("a", "desk", details="new"))
@@ -206,8 +206,7 @@ def test_a_broken_file_keeps_what_it_held_and_says_so(changing: Changing) -> Non
 
 
 def test_a_file_that_is_broken_from_the_start_gives_no_goals(changing: Changing) -> None:
-    changing.write("a.yaml", "[")
-    changing.write("b.yaml", goal_set("b"))
+    changing.write("a.yaml", "[").write("b.yaml", goal_set("b"))
     with capture_logs() as lines:
         changing.folder.load()
     assert [line["now"] for line in lines if line["event"] == "goal_file_broken"] == [
@@ -241,8 +240,7 @@ def test_the_first_file_by_name_has_the_id_whatever_was_written_last(changing: C
 
 
 def test_a_set_that_lost_its_id_is_not_found_by_its_agents(changing: Changing) -> None:
-    changing.write("a.yaml", goal_set("same"))
-    changing.write("b.yaml", goal_set("same", "desk"))
+    changing.write("a.yaml", goal_set("same")).write("b.yaml", goal_set("same", "desk"))
     changing.reload()
     assert changing.folder.index.of_agent("desk") is None
 

@@ -16,6 +16,7 @@ from streamer.goals.files import GoalFolderError, GoalIndex
 from streamer.goals.sources import GoalFolder, GoalSources
 from streamer.goals.topic import GoalsTopic
 from tests.support.fakes.embedded_broker import embedded_broker
+from tests.support.known import some
 from tests.support.patience import patient
 
 NOBODY = KafkaSettings(bootstrap_servers="127.0.0.1:1")
@@ -67,8 +68,7 @@ def test_a_call_names_its_goals_or_has_its_agents(
 def test_the_folder_s_set_is_used_where_the_topic_has_one_of_the_same_id(
     sources: GoalSources,
 ) -> None:
-    found = sources.choose("both", None)
-    assert found is not None
+    found = some(sources.choose("both", None))
     assert found.subgoals[0].details == "folder"
 
 
@@ -159,8 +159,7 @@ async def test_simulated_calls_have_the_goals_that_come_with_callgauge_unless_ot
     sources, stop = GoalSources(folder, None), asyncio.Event()
     stop.set()
     await sources.run(stop)
-    found = sources.choose("library-desk", "library-desk")
-    assert found is not None
+    found = some(sources.choose("library-desk", "library-desk"))
     assert found.id == chosen
     assert (len(found.subgoals) > 1) == (own is None or "night" in str(own)), (
         "the simulated calls' have several"

@@ -1,0 +1,17 @@
+"""Values that a test expects to be there."""
+
+from typing import TypeVar
+
+Value = TypeVar("Value")
+
+
+def some(value: Value | None) -> Value:
+    """The value, which is not None."""
+    assert value is not None
+    return value
+
+
+def instance_of(kind: type[Value], value: object) -> Value:
+    """The value, which is of this kind."""
+    assert isinstance(value, kind), f"{value!r} is no {kind.__name__}"
+    return value
