@@ -32,7 +32,8 @@ from schemas.log import LogReader, Next, Placed, Tick, placed_in
 from schemas.rows import Row, decode
 from schemas.topics import QUARANTINE_TOPIC, SCORES_TOPIC
 from tests.properties.evaluation import RULES, EveryCall
-from tests.support.fakes.log_writer import LogRecord, LogWriter
+from tests.support.fakes.broker_records import BrokerRecord
+from tests.support.fakes.log_writer import LogWriter
 from tests.support.known import some
 
 LIMITS = Limits(max_event_time_skew_ms=0)
@@ -91,7 +92,7 @@ class Log(LogWriter):
         self.now_ms = 0
         self._steps = deque(steps)
         self._ticked: dict[InputSource, int] = {}
-        self._since_tick: list[LogRecord] = []
+        self._since_tick: list[BrokerRecord] = []
 
     @classmethod
     def of(cls, arrivals: Iterable[Arrival], *, has_ticks: bool = False) -> "Log":
@@ -109,7 +110,7 @@ class Log(LogWriter):
         steps = [f"{each.what} {each.number or each.arrival}" for each in self._steps]
         return f"{len(self.records)} records, {len(steps)} steps: " + "\n".join(steps)[:20_000]
 
-    def record_at(self, offset: int) -> LogRecord | None:
+    def record_at(self, offset: int) -> BrokerRecord | None:
         """The record there; None at the end of all steps."""
         while offset >= len(self.records) and self._steps:
             self._take(self._steps.popleft())
@@ -134,7 +135,7 @@ class Log(LogWriter):
         )
         self._since_tick.append(record)
 
-    def tick(self, known_ms: int) -> LogRecord:
+    def tick(self, known_ms: int) -> BrokerRecord:
         self.now_ms = max(self.now_ms, known_ms)
         self._ticked = dict(self._next)
         self._since_tick = []
@@ -164,7 +165,7 @@ class Log(LogWriter):
             case _:
                 pass
 
-    def _copy(self, events: Iterable[LogRecord], term: int) -> None:
+    def _copy(self, events: Iterable[BrokerRecord], term: int) -> None:
         for each in events:
             placed = some(placed_in(each.headers))
             again = Placed(term, placed.origin)

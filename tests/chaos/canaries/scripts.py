@@ -93,7 +93,7 @@ def _versions(script: Script) -> None:
     _late_records(script, comes_back_older)
 
 
-def _late_records(script: Script, changes_owner: Callable[[], None]) -> None:
+def _late_records(script: Script, changes_owner: Callable[[], object]) -> None:
     done = [f"done-{number}" for number in range(CALLS)]
     for number, name in enumerate(done):
         script.send(name, call(20 + number).events)

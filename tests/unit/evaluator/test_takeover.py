@@ -25,6 +25,7 @@ from schemas.owners import WRITER_HEADER
 from schemas.rows import CallRow, GoalsRow, TurnRow
 from schemas.topics import EVENTS_TOPIC, OWNER_MARK_KEY
 from tests.support.brokers.record_bytes import stand_in
+from tests.support.fakes.broker_records import BrokerRecord
 from tests.support.fakes.evaluator_fakes import (
     NOW_MS,
     call_row,
@@ -33,7 +34,6 @@ from tests.support.fakes.evaluator_fakes import (
     row,
     until_idle,
 )
-from tests.support.fakes.log_writer import LogRecord
 from tests.unit.evaluator.little_broker import (
     LittleBroker,
     LittleConsumer,
@@ -319,8 +319,8 @@ async def test_scores_that_cannot_be_read_to_their_end_leave_nothing_active(
 # What `scores` says.
 
 
-def scored(value: bytes | None, key: bytes | None = b"c-1", headers: Any = ()) -> LogRecord:
-    return LogRecord("scores", 0, NOW_MS, key, value, 0, headers)
+def scored(value: bytes | None, key: bytes | None = b"c-1", headers: Any = ()) -> BrokerRecord:
+    return BrokerRecord("scores", 0, NOW_MS, key, value, 0, headers)
 
 
 def test_the_last_row_counts_and_who_wrote_it_or_claimed_after_it() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
@@ -37,24 +37,25 @@ from tests.support.calls.judge_questions import (
     running_judge,
     wall_clock_ms,
 )
+from tests.support.fakes.broker_records import BrokerRecord
 from tests.support.patience import patient
 
 P0, P1 = TopicPartition("judge.requests", 0), TopicPartition("judge.requests", 1)
 
 
-class Record(NamedTuple):
-    value: bytes | None
-    offset: int
-    partition: int = 0
-    headers: tuple[tuple[str, bytes], ...] = ()
-    key: bytes = b"c-1"
-    topic: str = "judge.requests"
-    timestamp: int = 0
+def record_with(
+    value: bytes | None,
+    offset: int,
+    partition: int = 0,
+    headers: tuple[tuple[str, bytes], ...] = (),
+    key: bytes = b"c-1",
+) -> BrokerRecord:
+    return BrokerRecord("judge.requests", offset, 0, key, value, partition, headers)
 
 
-def record_of(asked: JudgeRequest, offset: int, partition: int = 0, **headers: str) -> Record:
+def record_of(asked: JudgeRequest, offset: int, partition: int = 0, **headers: str) -> BrokerRecord:
     named = tuple((name, value.encode()) for name, value in headers.items())
-    return Record(asked.model_dump_json().encode(), offset, partition, named)
+    return record_with(asked.model_dump_json().encode(), offset, partition, named)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -217,7 +218,7 @@ class House:
     async def revoked(self, *partitions: TopicPartition) -> None:
         await self.worker.on_partitions_revoked(set(partitions))
 
-    async def take(self, *records: Record | UndecodableRecord) -> None:
+    async def take(self, *records: BrokerRecord | UndecodableRecord) -> None:
         async with TestKafkaBroker(self.made.broker):
             await self.made.subscriber.process_message(records)
         if self.made.has_failed:
@@ -293,7 +294,7 @@ async def test_an_offset_is_committed_when_all_before_it_are_answered(house: Hou
     await house.assigned(P0)
     house.endpoint.gate.clear()
     slow, quick = question(subgoal_id="slow"), question(subgoal_id="quick", deadline_ms=1)
-    await house.take(record_of(slow, 0), record_of(quick, 1), Record(b"junk", 3))
+    await house.take(record_of(slow, 0), record_of(quick, 1), record_with(b"junk", 3))
     await house.until_written(1)
     assert await house.committed() == {0: 0}
     assert house.answered_after(P0) == {1, 2, 3}
@@ -561,7 +562,9 @@ async def test_reading_pauses_far_from_the_oldest_open_question(
     await house.assigned(P0)
     house.endpoint.gate.clear()
     reading = asyncio.create_task(
-        house.take(record_of(question(), 0), *(Record(b"junk", number) for number in range(1, 30)))
+        house.take(
+            record_of(question(), 0), *(record_with(b"junk", number) for number in range(1, 30))
+        )
     )
     await until(lambda: house.worker._writers[P0].progress._next == 8)
     await asyncio.sleep(3 * service.PAUSE_SECONDS)
@@ -586,7 +589,7 @@ async def test_reading_pauses_while_too_much_is_unwritten(
     ]
     await house.take(*records)
     await until(lambda: len(house.worker._writers[P0].outgoing) == 3)
-    reading = asyncio.create_task(house.take(Record(b"junk", 3)))
+    reading = asyncio.create_task(house.take(record_with(b"junk", 3)))
     await asyncio.sleep(3 * service.PAUSE_SECONDS)
     assert not reading.done()
     if way_out == "written":
@@ -614,7 +617,7 @@ async def test_a_new_owner_knows_the_money_of_this_hour(
 async def test_what_is_no_question_is_told_and_counted_and_not_without_end(house: House) -> None:
     await house.assigned(P0)
     with capture_logs() as lines:
-        await house.take(*(Record(b"{}", offset) for offset in range(MAX_REFUSED_LINES + 5)))
+        await house.take(*(record_with(b"{}", offset) for offset in range(MAX_REFUSED_LINES + 5)))
     refused = [line for line in lines if line["event"] == "record_refused"]
     assert len(refused) == MAX_REFUSED_LINES
     assert {
@@ -739,7 +742,7 @@ def test_every_record_is_answered_or_refused(
     drawn: list[tuple[bytes | None, list[tuple[str, Any]], bytes | None]],
 ) -> None:
     records = [
-        Record(value, offset, 0, tuple(named), key or b"")
+        record_with(value, offset, headers=tuple(named), key=key or b"")
         for offset, (value, named, key) in enumerate(drawn)
     ]
 

@@ -15,6 +15,7 @@ from schemas.topics import GOALS_TOPIC
 from streamer.goals.files import GoalFolderError, GoalIndex
 from streamer.goals.sources import GoalFolder, GoalSources
 from streamer.goals.topic import GoalsTopic
+from tests.support.fakes.broker_records import BrokerRecord
 from tests.support.fakes.embedded_broker import embedded_broker
 from tests.support.known import some
 from tests.support.patience import patient
@@ -255,27 +256,15 @@ def test_a_record_that_is_no_goal_set_is_told_counted_and_left_out(
     raw = value if isinstance(value, bytes) else json.dumps(value).encode()
     sets = {"a": goal_set("a", details="before")}
     with capture_logs() as lines:
-        topic._take(Record(key, raw), sets)
+        topic._take(BrokerRecord(GOALS_TOPIC, 7, key=key, value=raw, partition=3), sets)
     ((line),) = lines
     assert (line["event"], line["error"], line["offset"]) == ("goal_record_refused", told, 7)
     assert (topic.refused, sets["a"].subgoals[0].details) == (1, "before")
 
 
-class Record:
-    """A record as aiokafka delivers it."""
-
-    topic = GOALS_TOPIC
-    partition = 3
-    offset = 7
-
-    def __init__(self, key: bytes | None, value: bytes) -> None:
-        self.key = key
-        self.value = value
-
-
 def test_a_record_takes_its_id_from_the_key_where_the_format_has_none() -> None:
     sets: dict[str, GoalSet] = {}
     GoalsTopic(NOBODY)._take(
-        Record(b"a", json.dumps({"sub_goals": [{"details": "d"}]}).encode()), sets
+        BrokerRecord(key=b"a", value=json.dumps({"sub_goals": [{"details": "d"}]}).encode()), sets
     )
     assert sets["a"].id == "a"

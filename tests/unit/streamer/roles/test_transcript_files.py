@@ -11,7 +11,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import aiokafka
 import pytest
@@ -33,6 +33,7 @@ from streamer.roles.transcript_files import (
     TranscriptFiles,
     file_stem,
 )
+from tests.support.fakes.broker_records import BrokerRecord
 from tests.support.patience import patient
 
 VALUE = b'[{"role":"user"}]'
@@ -214,19 +215,10 @@ SOON_SECONDS = 60
 """A bound, not a goal: files are forced to a disk that may be busy."""
 
 
-class Record(NamedTuple):
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    topic: str = TP.topic
-    partition: int = TP.partition
-    timestamp: int = 0
-
-
 class FakeConsumer:
     """A log of one partition; remembers the read position and the committed offsets."""
 
-    def __init__(self, records: Sequence[Record]) -> None:
+    def __init__(self, records: Sequence[BrokerRecord]) -> None:
         self.log = {record.offset: record for record in records}
         self.position = min(self.log, default=0)
         self.committed: list[int] = []
@@ -248,7 +240,7 @@ class FakeConsumer:
 
     async def getmany(
         self, *, timeout_ms: int, max_records: int
-    ) -> dict[TopicPartition, list[Record]]:
+    ) -> dict[TopicPartition, list[BrokerRecord]]:
         assert timeout_ms <= 200, "what a stop waits for"
         found = [self.log[offset] for offset in sorted(self.log) if offset >= self.position]
         if not found:
@@ -289,7 +281,9 @@ class FailingFiles(TranscriptFiles):
 class Filing:
     """A filer that FastStream gives a fake client."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, *records: Record) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, folder: Path, *records: BrokerRecord
+    ) -> None:
         self.consumer = FakeConsumer(records)
         self.files = FailingFiles(folder)
         self.registry = CollectorRegistry()
@@ -337,7 +331,10 @@ def files_in(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-TWO = (Record(3, b"a", b"[1]"), Record(5, b"b", b"[2]"))
+TWO = (
+    BrokerRecord(TP.topic, 3, 0, b"a", b"[1]", TP.partition),
+    BrokerRecord(TP.topic, 5, 0, b"b", b"[2]", TP.partition),
+)
 
 
 @pytest.fixture
@@ -378,9 +375,9 @@ async def test_records_that_are_no_transcripts_are_passed_over(
     filing = Filing(
         monkeypatch,
         tmp_path,
-        Record(0, None, b"x"),
-        Record(1, b"c", None),
-        Record(2, b"\xff", b"[]"),
+        BrokerRecord(TP.topic, 0, 0, None, b"x", TP.partition),
+        BrokerRecord(TP.topic, 1, 0, b"c", None, TP.partition),
+        BrokerRecord(TP.topic, 2, 0, b"\xff", b"[]", TP.partition),
     )
     await filing.until(lambda: bool(filing.consumer.committed))
     assert filing.consumer.committed == [3]
