@@ -1,8 +1,11 @@
 """Values that a test expects to be there."""
 
-from typing import TypeVar
+from collections.abc import MutableMapping
+from typing import Any, TypeVar
 
 Value = TypeVar("Value")
+Logged = list[MutableMapping[str, Any]]
+"""The log lines of a test, of the fixture `logged`."""
 
 
 def some(value: Value | None) -> Value:

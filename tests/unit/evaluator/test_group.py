@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 import pytest
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from aiokafka.errors import KafkaError
-from structlog.testing import capture_logs
 
 from consumers.evaluator import group, service
 from consumers.evaluator.group import GroupWatch, Member, TwinError, named
@@ -20,6 +19,7 @@ from consumers.evaluator.writer import FencedError
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
 from schemas.topics import EVENTS_TOPIC
 from tests.support.fakes.evaluator_fakes import START, Shell, until_idle
+from tests.support.known import Logged
 
 TOPICS = frozenset([EVENTS_TOPIC])
 OURS = Member("ev-1-a", "callgauge-evaluator", "/10.0.0.1", TOPICS)
@@ -45,10 +45,9 @@ async def put_out(shell: Shell) -> "asyncio.Task[None]":
 # Strangers.
 
 
-async def test_a_stranger_is_named_after_each_rebalance(shell: Shell) -> None:
+async def test_a_stranger_is_named_after_each_rebalance(shell: Shell, logged: Logged) -> None:
     shell.members = [OURS, STRANGER]
-    with capture_logs() as logged:
-        await shell.assigned(0)
+    await shell.assigned(0)
     (line,) = [line for line in logged if line["event"] == "group_has_strangers"]
     assert line["seen"] == "client 'rdkafka' on 10.0.0.9"
     assert line["log_level"] == "error"
@@ -56,14 +55,13 @@ async def test_a_stranger_is_named_after_each_rebalance(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("client", ["callgauge-evaluator", "mine-evaluator"])
-async def test_evaluators_are_no_strangers(shell: Shell, client: str) -> None:
+async def test_evaluators_are_no_strangers(shell: Shell, client: str, logged: Logged) -> None:
     shell.members = [
         OURS,
         OURS._replace(id="other", client=client),
         OURS._replace(id="in a rebalance", topics=None),
     ]
-    with capture_logs() as logged:
-        await shell.assigned(0)
+    await shell.assigned(0)
     assert "group_has_strangers" not in {line["event"] for line in logged}
 
 
@@ -128,11 +126,10 @@ def test_a_message_names_some() -> None:
 
 
 async def test_who_lost_its_name_to_another_process_stands_aside_until_that_is_gone(
-    shell: Shell,
+    shell: Shell, logged: Logged
 ) -> None:
     shell.members = [TWIN]
-    with capture_logs() as logged:
-        revoking = await put_out(shell)
+    revoking = await put_out(shell)
     (line,) = [line for line in logged if line["event"] == "evaluator_instance_is_shared"]
     assert "10.0.0.2" in line["seen"]
     assert socket.gethostname() in line["seen"]
@@ -160,7 +157,7 @@ async def test_who_lost_its_name_to_another_process_stands_aside_until_that_is_g
 
 
 async def test_who_is_fenced_off_by_another_process_of_its_name_stands_aside_too(
-    shell: Shell,
+    shell: Shell, logged: Logged
 ) -> None:
     """It may write before a heartbeat says that it is no member any more. Beginning again, it would
     take the name from the other one.
@@ -168,8 +165,7 @@ async def test_who_is_fenced_off_by_another_process_of_its_name_stands_aside_too
     await shell.assigned(0)
     shell.members = [TWIN]
     shell.writers[0].error = FencedError("another evaluator writes partition 0 now")
-    with capture_logs() as logged:
-        await shell.folds(START)
+    await shell.folds(START)
     assert "evaluator_instance_is_shared" in {line["event"] for line in logged}
     assert (shell.failures, shell.role.owned, shell.role.ready.is_set()) == ([], {}, False)
     shell.consumer._coordinator.member_id = ""

@@ -41,6 +41,7 @@ from tests.support.fakes.evaluator_fakes import (
     waiting_in,
 )
 from tests.support.fakes.log_writer import LogWriter
+from tests.support.known import Logged
 
 PIPECAT, AUDIT = InputSource.PIPECAT, InputSource.AUDIT
 SCORE = PublishRow(moment("c-1"))
@@ -557,16 +558,15 @@ def test_the_newest_questions_of_a_call_are_withheld_once() -> None:
 
 
 def test_where_records_of_open_calls_are_gone_all_is_published_again_and_counts_nothing(
-    log: LogWriter,
+    log: LogWriter, logged: Logged
 ) -> None:
-    with capture_logs() as logged:
-        partition, evaluator, registry = recovering(
-            log, start=2, place=3, is_cut=True, lacking=["c-1", "c-gone"]
-        )
-        evaluator.again = [moment("c-1")]
-        partition.fold(log.records[2], NOW_MS)
-        partition.close_some()
-        partition.close_some()
+    partition, evaluator, registry = recovering(
+        log, start=2, place=3, is_cut=True, lacking=["c-1", "c-gone"]
+    )
+    evaluator.again = [moment("c-1")]
+    partition.fold(log.records[2], NOW_MS)
+    partition.close_some()
+    partition.close_some()
     assert evaluator.lacking == {"c-1", "c-gone"}
     assert [(each.place, each.cut) for each in rows_in(partition)] == [(3, 3)] * 3
     assert [line["conversation_ids"] for line in logged if line["event"] == "calls_incomplete"] == [

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from aiokafka.errors import CommitFailedError, KafkaConnectionError
-from structlog.testing import capture_logs
 
 from consumers.evaluator import partition, service
 from consumers.evaluator.partition import MAX_CLOSING_CALLS
@@ -37,6 +36,7 @@ from tests.support.fakes.evaluator_fakes import (
     row,
     until_idle,
 )
+from tests.support.known import Logged
 from tests.support.patience import patient
 
 
@@ -386,7 +386,7 @@ async def test_a_claim_that_is_overtaken_again_and_again_ends_the_role(
 
 
 async def test_a_claim_that_another_one_overtakes_comes_again_without_leaving_the_group(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, logged: Logged
 ) -> None:
     """It was the last one of a former owner. Who leaves the group for that has everything shared
     out anew, and more of them come.
@@ -395,16 +395,15 @@ async def test_a_claim_that_another_one_overtakes_comes_again_without_leaving_th
     await shell.assigned(0)
     await shell.folds(START)
     shell.takeover.error = FencedError("another process claimed them at the same moment")
-    with capture_logs() as logged:
-        await shell.rebalanced(0, 1)
-        assert not shell.role.active, (
-            "what another one may have written is not known, so nothing is kept"
-        )
-        assert "taking over partitions 0, 1" in shell.role.problems()[0]
-        shell.takeover.error = None
-        async with asyncio.timeout(patient(5)):
-            while not shell.role.active:
-                await pause(0.01)
+    await shell.rebalanced(0, 1)
+    assert not shell.role.active, (
+        "what another one may have written is not known, so nothing is kept"
+    )
+    assert "taking over partitions 0, 1" in shell.role.problems()[0]
+    shell.takeover.error = None
+    async with asyncio.timeout(patient(5)):
+        while not shell.role.active:
+            await pause(0.01)
     assert (shell.failures, sorted(shell.role.active)) == ([], [0, 1])
     assert "claim_overtaken" in {line["event"] for line in logged}
     assert shell.takeover.kept == []
@@ -473,14 +472,13 @@ async def test_after_a_rebalance_what_is_committed_is_not_taken_for_granted(shel
 
 
 async def test_a_broker_that_takes_nothing_does_not_hold_up_a_rebalance(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, logged: Logged
 ) -> None:
     monkeypatch.setattr(service, "HAND_OVER_SECONDS", 0.01)
     await shell.assigned(0)
     shell.may_write.clear()
     await shell.folds(4)
-    with capture_logs() as logged:
-        await shell.revoked()
+    await shell.revoked()
     assert [line["scores"] for line in logged if line["event"] == "handed_over_unwritten"] == [1]
     assert shell.journal == []
     await shell.assigned()

@@ -23,7 +23,6 @@ from aiokafka.errors import (
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
-from structlog.testing import capture_logs
 
 from consumers.engine.effects import (
     Count,
@@ -63,6 +62,7 @@ from tests.support.fakes.evaluator_fakes import (
     until_idle,
     waiting_in,
 )
+from tests.support.known import Logged
 from tests.support.patience import patient
 
 REFUSED = QuarantineRecord(
@@ -512,7 +512,7 @@ async def test_words_go_to_their_own_topic_in_the_same_transaction_on_the_partit
 @pytest.mark.parametrize("limit", LARGE)
 @pytest.mark.parametrize("refuses", ["broker", "client"])
 async def test_what_is_too_large_is_left_out_counted_and_told_and_the_rest_is_written(
-    writing: Writing, limit: str, refuses: str
+    writing: Writing, limit: str, refuses: str, logged: Logged
 ) -> None:
     topic, large = LARGE[limit]
     if refuses == "broker":
@@ -521,9 +521,8 @@ async def test_what_is_too_large_is_left_out_counted_and_told_and_the_rest_is_wr
         writing.producer.sends_at_most = 1_000
     writing.decide(moment("before"))
     writing.decide(large, moment("closed"))
-    with capture_logs() as logged:
-        running = await writing.run()
-        await writing.until_written()
+    running = await writing.run()
+    await writing.until_written()
     sent = [writing.producer.sent[1].key.decode()] if refuses == "broker" else []
     assert writing.producer.journal == [
         "begin",
@@ -555,13 +554,14 @@ async def test_what_is_too_large_is_left_out_counted_and_told_and_the_rest_is_wr
     await ended(running)
 
 
-async def test_what_is_taken_of_its_kind_goes_with_the_rest(writing: Writing) -> None:
+async def test_what_is_taken_of_its_kind_goes_with_the_rest(
+    writing: Writing, logged: Logged
+) -> None:
     writing.producer.most_bytes["t.transcripts"] = 1_000
     writing.decide(Transcript("c-1", b"[]"), moment("c-1"))
     writing.decide(LARGE_TRANSCRIPT, moment("c-2"))
-    with capture_logs() as logged:
-        running = await writing.run()
-        await writing.until_written()
+    running = await writing.run()
+    await writing.until_written()
     begin = writing.producer.journal.index("abort")
     assert writing.producer.journal[begin:] == [
         "abort",
@@ -579,13 +579,12 @@ async def test_what_is_taken_of_its_kind_goes_with_the_rest(writing: Writing) ->
     await ended(running)
 
 
-async def test_a_storm_of_what_is_too_large_is_one_line(writing: Writing) -> None:
+async def test_a_storm_of_what_is_too_large_is_one_line(writing: Writing, logged: Logged) -> None:
     writing.producer.most_bytes["t.quarantine"] = 1_000
     for _ in range(30):
         writing.decide(LARGE_REFUSED)
-    with capture_logs() as logged:
-        running = await writing.run()
-        await writing.until_written()
+    running = await writing.run()
+    await writing.until_written()
     assert [(line["event"], line["records"]) for line in logged] == [
         ("record_too_large_to_write", 30)
     ]
@@ -723,20 +722,20 @@ async def test_nothing_is_written_before_the_fence_and_after_the_end(writing: Wr
     assert writing.producer.journal == ["stop"]
 
 
-async def test_the_end_does_not_wait_for_a_broker_for_ever(writing: Writing) -> None:
+async def test_the_end_does_not_wait_for_a_broker_for_ever(
+    writing: Writing, logged: Logged
+) -> None:
     await writing.writer.start()
     writing.producer.may_stop.clear()
-    with capture_logs() as logged:
-        async with asyncio.timeout(patient(5)):
-            await writing.writer.stop(0.01)
+    async with asyncio.timeout(patient(5)):
+        await writing.writer.stop(0.01)
     assert [line["event"] for line in logged] == ["producer_not_stopped"]
 
 
-async def test_a_producer_that_cannot_be_stopped_is_told(writing: Writing) -> None:
+async def test_a_producer_that_cannot_be_stopped_is_told(writing: Writing, logged: Logged) -> None:
     await writing.writer.start()
     writing.producer.errors["stop"] = ProducerFenced()
-    with capture_logs() as logged:
-        await writing.writer.stop(1)
+    await writing.writer.stop(1)
     assert [line["event"] for line in logged] == ["producer_not_stopped"]
 
 

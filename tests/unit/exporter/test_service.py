@@ -25,6 +25,7 @@ from schemas.metrics.process import STEP_METRIC
 from schemas.rows import CallRow, Row, encode
 from tests.support.brokers.record_bytes import stand_in
 from tests.support.fakes.broker_records import BrokerRecord
+from tests.support.known import Logged
 from tests.support.patience import patient
 from tests.unit.exporter.test_projection import NOT_KNOWN, call, closed, waited
 from tests.unit.exporter.test_running_calls import row as call_row
@@ -81,19 +82,18 @@ async def test_a_published_row_is_counted() -> None:
     assert sample(registry, "callgauge_scores_read_total", kind="call") == 1
 
 
-async def test_whoever_reads_can_hand_it_messages() -> None:
+async def test_whoever_reads_can_hand_it_messages(logged: Logged) -> None:
     """As a loop over a file does, without a broker and without a record of one."""
     role, registry = exporter()
     place = RecordPlace("scores", 0, 4, 0, b"c-1")
-    with capture_logs() as lines:
-        await role.handle(
-            [
-                Received(place, call("started")),
-                Received(place._replace(offset=5), Unreadable("why")),
-            ]
-        )
+    await role.handle(
+        [
+            Received(place, call("started")),
+            Received(place._replace(offset=5), Unreadable("why")),
+        ]
+    )
     assert sample(registry, "callgauge_scores_read_total", kind="call") == 1
-    assert [(line["event"], line["offset"], line["reason"]) for line in lines] == [
+    assert [(line["event"], line["offset"], line["reason"]) for line in logged] == [
         ("record_refused", 5, "why")
     ]
 
@@ -177,13 +177,12 @@ async def test_what_cannot_be_read_is_counted_and_the_rest_goes_on() -> None:
     assert sample(registry, "callgauge_scores_read_total", kind="call") == 2
 
 
-async def test_what_the_client_cannot_decode_is_counted_and_passed() -> None:
+async def test_what_the_client_cannot_decode_is_counted_and_passed(logged: Logged) -> None:
     role, registry = exporter()
-    with capture_logs() as lines:
-        await take(role, [stand_in("scores", 3, 8), BrokerRecord(value=score("c-1"), offset=9)])
+    await take(role, [stand_in("scores", 3, 8), BrokerRecord(value=score("c-1"), offset=9)])
     assert sample(registry, "callgauge_scores_refused_total") == 1
     assert sample(registry, "callgauge_scores_read_total", kind="call") == 1
-    assert [line["reason"] for line in lines if line["event"] == "record_refused"] == [
+    assert [line["reason"] for line in logged if line["event"] == "record_refused"] == [
         "scores[0]@3 to @8: the batch cannot be unpacked, expected what zstd writes, saw less"
     ]
     assert role._next == {TopicPartition("scores", 0): 10}
@@ -211,23 +210,22 @@ async def test_running_calls_of_partitions_taken_away_are_dropped() -> None:
     )
 
 
-async def test_what_is_refused_is_told_with_its_place_and_not_without_end() -> None:
+async def test_what_is_refused_is_told_with_its_place_and_not_without_end(logged: Logged) -> None:
     role, _ = exporter()
     junk = [
         BrokerRecord(value=b'{"row":0}', key=b"c-7", partition=2, offset=offset)
         for offset in range(MAX_REFUSED_LINES + 5)
     ]
-    with capture_logs() as lines:
-        await take(role, junk)
-        await take(role, [junk[0]._replace(offset=MAX_REFUSED_LINES + 5)])
-    assert [line["event"] for line in lines] == [
+    await take(role, junk)
+    await take(role, [junk[0]._replace(offset=MAX_REFUSED_LINES + 5)])
+    assert [line["event"] for line in logged] == [
         *["record_refused"] * MAX_REFUSED_LINES,
         "more_records_refused",
         "record_refused",
     ]
     place = {"conversation_id": "c-7", "topic": "scores", "partition": 2, "offset": 1}
-    assert place.items() <= lines[1].items()
-    assert lines[MAX_REFUSED_LINES]["records"] == 5
+    assert place.items() <= logged[1].items()
+    assert logged[MAX_REFUSED_LINES]["records"] == 5
 
 
 class FakeConsumer:
@@ -537,7 +535,7 @@ async def test_it_is_not_ready_before_it_reads_and_after_it_stopped(shell: Shell
 
 
 async def test_a_new_owner_reads_from_two_minutes_back_and_counts_from_its_position(
-    shell: ShellMaker, monkeypatch: pytest.MonkeyPatch
+    shell: ShellMaker, monkeypatch: pytest.MonkeyPatch, logged: Logged
 ) -> None:
     monkeypatch.setattr(service, "wall_clock_ms", lambda: 1_000_000)
     monkeypatch.setattr(counting, "wall_clock_ms", lambda: 1_000_000)
@@ -564,9 +562,8 @@ async def test_a_new_owner_reads_from_two_minutes_back_and_counts_from_its_posit
     latency = "callgauge_turn_response_latency_seconds_sum"
     assert sample(made.registry, latency, **who, source="pipecat", anchor="vad") == 0.9
     assert sample(made.registry, "callgauge_scores_read_total", kind="turn") == 1
-    with capture_logs() as lines:
-        await made.ended()
-    assert [line["records"] for line in lines if line["event"] == "exporter_stopped"] == [1]
+    await made.ended()
+    assert [line["records"] for line in logged if line["event"] == "exporter_stopped"] == [1]
     assert made.consumer.committed == [{0: 7, 1: 9}, {0: 8}], "a position never goes back"
 
 

@@ -38,6 +38,7 @@ from tests.support.calls.judge_questions import (
     wall_clock_ms,
 )
 from tests.support.fakes.broker_records import BrokerRecord
+from tests.support.known import Logged
 from tests.support.patience import patient
 
 P0, P1 = TopicPartition("judge.requests", 0), TopicPartition("judge.requests", 1)
@@ -614,11 +615,12 @@ async def test_a_new_owner_knows_the_money_of_this_hour(
         assert successor.worker._judge.budget.left(wall_clock_ms())["hour"] == pytest.approx(spent)
 
 
-async def test_what_is_no_question_is_told_and_counted_and_not_without_end(house: House) -> None:
+async def test_what_is_no_question_is_told_and_counted_and_not_without_end(
+    house: House, logged: Logged
+) -> None:
     await house.assigned(P0)
-    with capture_logs() as lines:
-        await house.take(*(record_with(b"{}", offset) for offset in range(MAX_REFUSED_LINES + 5)))
-    refused = [line for line in lines if line["event"] == "record_refused"]
+    await house.take(*(record_with(b"{}", offset) for offset in range(MAX_REFUSED_LINES + 5)))
+    refused = [line for line in logged if line["event"] == "record_refused"]
     assert len(refused) == MAX_REFUSED_LINES
     assert {
         "conversation_id": "c-1",
@@ -626,17 +628,18 @@ async def test_what_is_no_question_is_told_and_counted_and_not_without_end(house
         "partition": 0,
         "offset": 0,
     }.items() <= refused[0].items()
-    assert [line["records"] for line in lines if line["event"] == "more_records_refused"] == [5]
+    assert [line["records"] for line in logged if line["event"] == "more_records_refused"] == [5]
     value = house.instruments.registry.get_sample_value("callgauge_judge_questions_refused_total")
     assert value == MAX_REFUSED_LINES + 5
     assert await house.committed() == {0: MAX_REFUSED_LINES + 5}
 
 
-async def test_questions_that_the_client_cannot_decode_are_passed(house: House) -> None:
+async def test_questions_that_the_client_cannot_decode_are_passed(
+    house: House, logged: Logged
+) -> None:
     await house.assigned(P0)
-    with capture_logs() as lines:
-        await house.take(stand_in("judge.requests", 0, 6), record_of(question(), 7))
-    assert [line["reason"][:26] for line in lines if line["event"] == "record_refused"] == [
+    await house.take(stand_in("judge.requests", 0, 6), record_of(question(), 7))
+    assert [line["reason"][:26] for line in logged if line["event"] == "record_refused"] == [
         "judge.requests[0]@0 to @6:"
     ]
     await house.until_written(1)

@@ -22,7 +22,6 @@ from faststream.kafka import TestKafkaBroker
 from faststream.specification import AsyncAPI
 from prometheus_client import CollectorRegistry
 from pydantic import TypeAdapter
-from structlog.testing import capture_logs
 
 from consumers.runtime.kafka import polling as poll_watch
 from consumers.runtime.kafka.connection import KafkaSettings
@@ -38,6 +37,7 @@ from consumers.runtime.received import Batch, Received, RecordPlace, Unreadable
 from consumers.runtime.registry import Instruments
 from tests.support.brokers.record_bytes import stand_in
 from tests.support.fakes.broker_records import BrokerRecord
+from tests.support.known import Logged
 from tests.support.patience import patient
 
 
@@ -92,12 +92,13 @@ async def test_a_poll_goes_through_and_a_failure_is_an_empty_one(
         await watched.watch.watched(poll_of(ConsumerStoppedError()))
 
 
-def test_it_is_logged_at_once_and_then_each_thirty_seconds_with_its_place(watched: Watched) -> None:
+def test_it_is_logged_at_once_and_then_each_thirty_seconds_with_its_place(
+    watched: Watched, logged: Logged
+) -> None:
     error = ZeroDivisionError("boom")
     error.add_note("pipecat.events[3]@17")
-    with capture_logs() as lines:
-        watched.fail_for(65, error)
-    assert [(line["event"], line["role"], line["record"], line["failures"]) for line in lines] == [
+    watched.fail_for(65, error)
+    assert [(line["event"], line["role"], line["record"], line["failures"]) for line in logged] == [
         ("kafka_poll_failed", "evaluator", "pipecat.events[3]@17", failures)
         for failures in (1, 30, 30)
     ]
@@ -289,16 +290,15 @@ async def test_a_record_of_another_type_stops_no_other_of_its_batch() -> None:
     assert not handled.reader.has_failed
 
 
-async def test_the_first_failure_ends_reading_and_later_batches_are_dropped() -> None:
+async def test_the_first_failure_ends_reading_and_later_batches_are_dropped(logged: Logged) -> None:
     handled = Handled(ZeroDivisionError("boom"))
-    with capture_logs() as lines:
-        await handled.take(readable(7), readable(8))
-        await handled.take(readable())
+    await handled.take(readable(7), readable(8))
+    await handled.take(readable())
     assert len(handled.batches) == 1
     handled.reader.fail(ValueError("second"))
     with pytest.raises(ZeroDivisionError, match="boom"):
         await handled.reader.failure()
-    (line,) = lines
+    (line,) = logged
     assert (line["event"], line["role"], line["offset"], line["records"]) == (
         "batch_failed",
         "exporter",
@@ -308,14 +308,13 @@ async def test_the_first_failure_ends_reading_and_later_batches_are_dropped() ->
     assert handled.failed_polls == 0
 
 
-async def test_a_fault_of_the_decoder_ends_reading_too() -> None:
+async def test_a_fault_of_the_decoder_ends_reading_too(logged: Logged) -> None:
     def decode(_value: bytes) -> list[int]:
         raise ZeroDivisionError
 
     handled = Handled(decode=decode)
-    with capture_logs() as lines:
-        await handled.take(readable())
-    assert [line["event"] for line in lines] == ["batch_failed"]
+    await handled.take(readable())
+    assert [line["event"] for line in logged] == ["batch_failed"]
     with pytest.raises(ZeroDivisionError):
         await handled.reader.failure()
     assert handled.batches == []
@@ -389,16 +388,17 @@ def polling(monkeypatch: pytest.MonkeyPatch) -> Polling:
     return Polling(monkeypatch)
 
 
-async def test_a_poll_that_kafka_refuses_is_counted_told_and_tried_again(polling: Polling) -> None:
+async def test_a_poll_that_kafka_refuses_is_counted_told_and_tried_again(
+    polling: Polling, logged: Logged
+) -> None:
     handled = Handled()
-    with capture_logs() as lines:
-        async with polling.started(
-            handled, TopicAuthorizationFailedError("scores"), KafkaConnectionError(), (readable(),)
-        ):
-            await handled.came.wait()
+    async with polling.started(
+        handled, TopicAuthorizationFailedError("scores"), KafkaConnectionError(), (readable(),)
+    ):
+        await handled.came.wait()
     assert handled.failed_polls == 2
     assert polling.pauses[:2] == [5, 5]
-    assert [line["event"] for line in lines] == ["kafka_poll_failed"]
+    assert [line["event"] for line in logged] == ["kafka_poll_failed"]
     assert not handled.reader.has_failed
 
 

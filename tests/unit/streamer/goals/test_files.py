@@ -26,6 +26,7 @@ from streamer.goals.files import (
     read_yaml,
 )
 from streamer.goals.sources import GoalFolder
+from tests.support.known import Logged
 
 
 def goal_set(goals_id: str, agent: str = "", details: str = "d") -> str:
@@ -187,13 +188,12 @@ def test_a_file_that_changes_is_read_again_and_others_are_not(changing: Changing
     assert changing.folder.index.of_agent("night") == changing.folder.index.named("b")
 
 
-def test_a_broken_file_keeps_what_it_held_and_says_so(changing: Changing) -> None:
+def test_a_broken_file_keeps_what_it_held_and_says_so(changing: Changing, logged: Logged) -> None:
     changing.write("a.yaml", goal_set("a"))
     changing.reload()
     changing.write("a.yaml", "id: a\nsubgoals: {}\n")
-    with capture_logs() as lines:
-        changing.folder.reload()
-    (line,) = lines
+    changing.folder.reload()
+    (line,) = logged
     assert (line["event"], line["mistakes"]) == ("goal_file_broken", 1)
     assert line["first"] == f"{changing.path / 'a.yaml'}:2: subgoals: expected a list, seen {{}}."
     assert line["now"] == "its earlier content stays in use"
@@ -205,11 +205,12 @@ def test_a_broken_file_keeps_what_it_held_and_says_so(changing: Changing) -> Non
     assert (changing.details("a"), changing.folder.broken) == ("mended", {})
 
 
-def test_a_file_that_is_broken_from_the_start_gives_no_goals(changing: Changing) -> None:
+def test_a_file_that_is_broken_from_the_start_gives_no_goals(
+    changing: Changing, logged: Logged
+) -> None:
     changing.write("a.yaml", "[").write("b.yaml", goal_set("b"))
-    with capture_logs() as lines:
-        changing.folder.load()
-    assert [line["now"] for line in lines if line["event"] == "goal_file_broken"] == [
+    changing.folder.load()
+    assert [line["now"] for line in logged if line["event"] == "goal_file_broken"] == [
         "no goals come from it"
     ]
     assert (len(changing.folder.index), changing.details("b")) == (1, "d")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.goals.goal_set import ChoosesGoals, GoalSet
@@ -17,7 +16,7 @@ from streamer.goals.sources import GoalFolder, GoalSources
 from streamer.goals.topic import GoalsTopic
 from tests.support.fakes.broker_records import BrokerRecord
 from tests.support.fakes.embedded_broker import embedded_broker
-from tests.support.known import some
+from tests.support.known import Logged, some
 from tests.support.patience import patient
 
 NOBODY = KafkaSettings(bootstrap_servers="127.0.0.1:1")
@@ -73,11 +72,10 @@ def test_the_folder_s_set_is_used_where_the_topic_has_one_of_the_same_id(
     assert found.subgoals[0].details == "folder"
 
 
-def test_an_unknown_name_is_told_once(sources: GoalSources) -> None:
-    with capture_logs() as lines:
-        for name in ("x", "x", "y"):
-            sources.choose(name, None)
-    assert [(line["event"], line["goal_set"]) for line in lines] == [
+def test_an_unknown_name_is_told_once(sources: GoalSources, logged: Logged) -> None:
+    for name in ("x", "x", "y"):
+        sources.choose(name, None)
+    assert [(line["event"], line["goal_set"]) for line in logged] == [
         ("goal_set_unknown", "x"),
         ("goal_set_unknown", "y"),
     ]
@@ -128,14 +126,13 @@ async def test_a_folder_that_is_not_there_ends_the_start(tmp_path: Path) -> None
         await GoalSources(GoalFolder(tmp_path / "nowhere"), None).run(asyncio.Event())
 
 
-async def test_a_broker_that_is_away_costs_the_goals_and_nothing_else() -> None:
+async def test_a_broker_that_is_away_costs_the_goals_and_nothing_else(logged: Logged) -> None:
     sources, stop = GoalSources(None, GoalsTopic(NOBODY)), asyncio.Event()
-    with capture_logs() as lines:
-        running = asyncio.create_task(sources.run(stop))
-        await asyncio.wait_for(sources.ready.wait(), patient(PATIENCE_SECONDS))
-        stop.set()
-        await asyncio.wait_for(running, patient(PATIENCE_SECONDS))
-    assert [line["event"] for line in lines if line["event"].startswith("goal")] == [
+    running = asyncio.create_task(sources.run(stop))
+    await asyncio.wait_for(sources.ready.wait(), patient(PATIENCE_SECONDS))
+    stop.set()
+    await asyncio.wait_for(running, patient(PATIENCE_SECONDS))
+    assert [line["event"] for line in logged if line["event"].startswith("goal")] == [
         "goals_topic_unread"
     ]
     assert sources.choose("a", None) is None
@@ -250,14 +247,13 @@ async def test_the_topic_of_the_embedded_broker(embedded: KafkaSettings) -> None
     ],
 )
 def test_a_record_that_is_no_goal_set_is_told_counted_and_left_out(
-    key: bytes | None, value: object, told: str
+    key: bytes | None, value: object, told: str, logged: Logged
 ) -> None:
     topic = GoalsTopic(NOBODY)
     raw = value if isinstance(value, bytes) else json.dumps(value).encode()
     sets = {"a": goal_set("a", details="before")}
-    with capture_logs() as lines:
-        topic._take(BrokerRecord(GOALS_TOPIC, 7, key=key, value=raw, partition=3), sets)
-    ((line),) = lines
+    topic._take(BrokerRecord(GOALS_TOPIC, 7, key=key, value=raw, partition=3), sets)
+    ((line),) = logged
     assert (line["event"], line["error"], line["offset"]) == ("goal_record_refused", told, 7)
     assert (topic.refused, sets["a"].subgoals[0].details) == (1, "before")
 
