@@ -21,8 +21,8 @@ from schemas.owners import PartitionRow
 from schemas.rows import CallRow, Row, WordsRow, encode
 from schemas.topics import SCORES_TOPIC, WORDS_TOPIC
 from schemas.units import HOUR_MS
-from tests.benchmarks.traffic import BrokerRecord
 from tests.support.calls.console_calls import call_row, simulated, turn_row
+from tests.support.fakes.broker_records import BrokerRecord
 from tests.support.fakes.kept_topics import KeptTopics
 from tests.support.known import some
 

@@ -160,8 +160,7 @@ def test_a_turn_nobody_answered_before_the_end_is_not_measured_and_not_counted(f
         .send("user_sim", SESSION_ENDED, 2_500)
         .advance(30_000)
     )
-    assert feed.latencies() == {1: "the call ended before an answer"}
-    assert feed.news(1) == []
+    assert (feed.latencies(), feed.news(1)) == ({1: "the call ended before an answer"}, [])
 
 
 def test_sound_without_an_end_is_closed_as_eva_closes_it(feed: Feed) -> None:

@@ -13,7 +13,7 @@ from consumers.engine.limits import Limits
 from schemas.closed_sets import InputSource
 from schemas.events.envelope import read_envelope
 from schemas.log import REPLAY_OF_HEADER
-from tests.benchmarks.traffic import BrokerRecord
+from tests.support.fakes.broker_records import BrokerRecord
 from tests.support.fakes.engine_feed import T0_MS, Feed
 from tests.support.known import instance_of
 

@@ -389,8 +389,7 @@ def test_a_row_has_the_sounds_of_both_sides_the_first_ones_of_many() -> None:
     feed.speech("bot_speech_started", 20_000)
     row = feed.turn(1)
     assert row.user_sounds[0] == Sound(T0_MS + 2_000, T0_MS + 2_050)
-    assert len(row.user_sounds) == MAX_SOUNDS
-    assert row.assistant_sounds == (Sound(T0_MS + 20_000),)
+    assert (len(row.user_sounds), row.assistant_sounds) == (MAX_SOUNDS, (Sound(T0_MS + 20_000),))
 
 
 # The wait of a caller whom nobody answers.

@@ -87,14 +87,12 @@ def test_two_transcripts_before_an_answer_are_one_turn() -> None:
         heard("badge", 3_500, 3),
         said("Yes?", 4_000, 3),
     )
-    assert feed.latencies() == {1: 500.0}
-    assert feed.turns() == {0, 1}
+    assert (feed.latencies(), feed.turns()) == ({1: 500.0}, {0, 1})
 
 
 def test_a_caller_who_says_nothing_has_no_turn() -> None:
     feed = fed(said("Welcome.", 0, 1), heard("...", 9_000, 2), said("Are you there?", 9_900, 2))
-    assert feed.latencies() == {}
-    assert feed.turns() == {0}
+    assert (feed.latencies(), feed.turns()) == ({}, {0})
 
 
 def test_a_latency_is_that_of_the_first_answer_of_a_turn() -> None:
@@ -108,8 +106,7 @@ def test_who_cuts_the_agent_off_begins_a_turn() -> None:
     feed = fed(said("Welcome to the long speech.", 0, 1), interrupted(900, 1))
     assert feed.interruptions() == [(1, "user")]
     fed(heard("Stop", 1_500, 2), said("Yes?", 2_000, 2), feed=feed)
-    assert feed.latencies() == {1: 500.0}
-    assert feed.turns() == {0, 1}
+    assert (feed.latencies(), feed.turns()) == ({1: 500.0}, {0, 1})
 
 
 def test_a_cut_off_that_is_told_after_the_transcript_is_of_the_same_turn() -> None:
@@ -119,8 +116,7 @@ def test_a_cut_off_that_is_told_after_the_transcript_is_of_the_same_turn() -> No
         interrupted(1_510, 1),
         said("Yes?", 2_000, 2),
     )
-    assert feed.interruptions() == [(1, "user")]
-    assert feed.turns() == {0, 1}
+    assert (feed.interruptions(), feed.turns()) == ([(1, "user")], {0, 1})
 
 
 def test_a_caller_who_cuts_off_and_hangs_up_leaves_no_turn_that_counts() -> None:
@@ -671,8 +667,7 @@ def test_a_call_ends_for_the_reason_in_its_record_unless_an_event_names_one(
         feed.send("audit", {"type": "call_ended", "reason": announced}, 61_000)
     feed.advance(100_000).close_all()
     (closed,) = closings_of(feed.effects)
-    assert closed.ended_reason == reason
-    assert closed.began_ms == T0_MS + 3_000
+    assert (closed.ended_reason, closed.began_ms) == (reason, T0_MS + 3_000)
     assert closed.ended_ms == T0_MS + (24_000 if announced is None else 61_000)
 
 
@@ -798,15 +793,13 @@ def test_a_sound_that_took_no_turn_is_none_in_the_record() -> None:
 def test_the_time_of_a_record_makes_nothing_late() -> None:
     feed = fed(heard("Hello", 3_000, 2), record(entry("user", "Hello"), at_ms=60_000))
     fed(said("Hi.", 4_000, 2), feed=feed)
-    assert feed.counts("callgauge_late_events_total") == {}
-    assert feed.latencies() == {1: 1_000.0}
+    assert (feed.counts("callgauge_late_events_total"), feed.latencies()) == ({}, {1: 1_000.0})
 
 
 def test_the_agent_s_own_log_beside_its_events_makes_no_further_turns() -> None:
     feed = fed(said("Welcome.", 0, 1), heard("Hello", 3_000, 2), said("Hi.", 4_000, 2))
     feed.heard("Hello", 4_100)
-    assert feed.turns() == {0, 1}
-    assert feed.latencies() == {1: 1_000.0}
+    assert (feed.turns(), feed.latencies()) == ({0, 1}, {1: 1_000.0})
 
 
 def facts_of(*events: Json) -> dict[int, TurnFacts]:

@@ -49,8 +49,7 @@ async def test_a_stranger_is_named_after_each_rebalance(shell: Shell, logged: Lo
     shell.members = [OURS, STRANGER]
     await shell.assigned(0)
     (line,) = [line for line in logged if line["event"] == "group_has_strangers"]
-    assert line["seen"] == "client 'rdkafka' on 10.0.0.9"
-    assert line["log_level"] == "error"
+    assert (line["seen"], line["log_level"]) == ("client 'rdkafka' on 10.0.0.9", "error")
     assert shell.role.ready.is_set()
 
 

@@ -54,15 +54,13 @@ async def test_the_group_is_offered_one_way_of_sharing_out(
 async def test_records_are_folded_and_written_to_their_own_partition_number(shell: Shell) -> None:
     await shell.assigned(0, 1)
     await shell.folds(4, 5, number=1)
-    assert shell.folded == [[], [4, 5]]
-    assert shell.journal == ["write c-1 to 1", "write c-1 to 1"]
+    assert (shell.folded, shell.journal) == ([[], [4, 5]], ["write c-1 to 1", "write c-1 to 1"])
 
 
 async def test_a_new_partition_is_read_only_when_it_is_taken_over(shell: Shell) -> None:
     shell.takeover.gate.clear()
     await shell.assigned(0)
-    assert shell.consumer.pauses == logs_of(0)
-    assert shell.consumer.positions == {}
+    assert (shell.consumer.pauses, shell.consumer.positions) == (logs_of(0), {})
     assert shell.writers[0].numbers == []
     assert not shell.role.ready.is_set()
     assert shell.role.problems() == ("evaluator: taking over partitions 0",)

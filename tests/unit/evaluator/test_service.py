@@ -224,8 +224,7 @@ async def test_a_partition_that_recovers_is_being_taken_over(shell: Shell) -> No
 
 async def test_it_is_well_while_it_ticks(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     role = shell.role
-    assert role.problems() == ("evaluator: not reading the log",)
-    assert role.stalled() == ()
+    assert (role.problems(), role.stalled()) == (("evaluator: not reading the log",), ())
     role.ready.set()
     assert role.problems() == ()
     role.ready.clear()
@@ -344,8 +343,7 @@ async def test_a_writer_that_fails_ends_the_role_and_nothing_is_committed(shell:
     await shell.folds(4)
     await shell.role._commit(1)
     await shell.role._commit(1)
-    assert shell.failures == [shell.writers[0].error]
-    assert shell.commits == []
+    assert (shell.failures, shell.commits) == ([shell.writers[0].error], [])
 
 
 async def test_partitions_that_are_fenced_off_are_dropped_and_never_committed_and_the_role_begins_again(
@@ -432,8 +430,7 @@ async def test_a_commit_is_of_what_was_written_and_waits_for_nobody(shell: Shell
     shell.may_write.clear()
     await shell.folds(4, 5)
     await shell.role._commit(1)
-    assert shell.folded == [[4, 5]]
-    assert shell.commits == []
+    assert (shell.folded, shell.commits) == ([[4, 5]], [])
     shell.may_write.set()
     await until_idle()
     await shell.role._commit(1)
@@ -601,8 +598,7 @@ async def test_a_standstill_ends_readiness_within_half_a_minute_and_the_role_soo
     assert shell.asked_about_topics == 0
     await looks_after(shell, clock, 2)
     assert shell.role.problems() == (f"evaluator: {what} for 16 s",)
-    assert shell.asked_about_topics == 1
-    assert shell.failures == []
+    assert (shell.asked_about_topics, shell.failures) == (1, [])
     for _ in range(int(most_seconds // SLOW_SECONDS)):  # Kafka is asked as often
         await looks_after(shell, clock, SLOW_SECONDS + 0.1)
     failure = shell.failures[0]
@@ -622,8 +618,7 @@ async def test_a_role_waits_for_kafka_as_long_as_kafka_is_not_whole(
     await begin(shell)
     for _ in range(20):
         await looks_after(shell, clock, SLOW_SECONDS + 0.1)
-    assert shell.asked_about_topics == 20
-    assert shell.failures == []
+    assert (shell.asked_about_topics, shell.failures) == (20, [])
     assert shell.role.problems() != ()
 
 

@@ -176,8 +176,7 @@ def test_a_call_over_midnight_stays_in_the_file_of_its_first_row(store: SqliteHi
     rows = call("c", NOON_MS // DAY_MS * DAY_MS + DAY_MS - 3)
     for place, row in enumerate(rows):
         store.write(Batch([row], [], {SCORES: place + 1}, at_ms=NOON_MS))
-    assert len(store._names()) == 1
-    assert store.call("c") == stored(rows)
+    assert (len(store._names()), store.call("c")) == (1, stored(rows))
 
 
 def test_a_goal_set_that_comes_alone_is_kept_on_the_day_on_which_it_was_read(
@@ -289,8 +288,7 @@ def test_a_transcript_that_comes_before_its_call_is_kept(store: SqliteHistory) -
     store.write(Batch([], [("c", NOON_MS, TRANSCRIPT)], {}))
     assert store.find(EVER) == []
     store.write(batch(call("c")))
-    assert store.transcript("c") == TRANSCRIPT
-    assert len(store.find(EVER)) == 1
+    assert (store.transcript("c"), len(store.find(EVER))) == (TRANSCRIPT, 1)
 
 
 def test_without_words_there_are_none(tmp_path: Path) -> None:

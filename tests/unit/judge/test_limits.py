@@ -111,8 +111,7 @@ def test_memory_of_calls_and_agents_is_bounded() -> None:
     bound = budget(per_call=1.0, per_agent_hour=1.0, per_hour=10**9)
     for number in range(MAX_CALLS + 5):
         bound.spend(f"c-{number}", f"agent-{number}", 1.0, NOON_MS)
-    assert len(bound._spent_by_call) == MAX_CALLS
-    assert len(bound._spent_by_agent) == MAX_AGENTS + 1
+    assert (len(bound._spent_by_call), len(bound._spent_by_agent)) == (MAX_CALLS, MAX_AGENTS + 1)
     # it shares the budget of the others
     assert bound.promise("c-new", "agent-new", 0.1, NOON_MS) is None
     assert bound.promise("c-new", f"agent-{MAX_CALLS}", 0.1, NOON_MS) is None
@@ -121,8 +120,7 @@ def test_memory_of_calls_and_agents_is_bounded() -> None:
 def test_a_burst_goes_out_at_once_and_what_follows_has_to_wait() -> None:
     limit = RateLimit(requests_per_minute=60, tokens_per_minute=10**9)
     waits = some(limit.reserve(0, 1, 12, 10_000))
-    assert waits[:10] == [0] * 10
-    assert waits[10:] == pytest.approx([1_000, 2_000])
+    assert (waits[:10], waits[10:]) == ([0] * 10, pytest.approx([1_000, 2_000]))
     assert limit.reserve(0, 1, 1, 10_000) == pytest.approx([3_000])
     assert limit.reserve(13_000, 1, 1, 10_000) == [0]
 

@@ -92,8 +92,7 @@ def test_a_set_says_what_it_holds() -> None:
         ("no-apology", False),
         ("friendly", True),
     ]
-    assert goals.agents == ("desk", "night-desk")
-    assert goals.max_turns == 12
+    assert (goals.agents, goals.max_turns) == (("desk", "night-desk"), 12)
     assert goals.expected_tool_calls[0].expected_parameters[0].value is False
     assert GoalSet.model_validate({**with_check({"kind": "judge"})}).max_turns == DEFAULT_MAX_TURNS
 

@@ -45,8 +45,7 @@ def test_reading_in_parts_twice_and_in_another_order_changes_nothing(left_out: i
     for part in (rows[::-1], rows[:9], rows[9:]):
         twice.put(part)
     conversation_id = rows[0].conversation_id
-    assert twice.call(conversation_id) == once.call(conversation_id)
-    assert twice.bytes == once.bytes
+    assert (twice.call(conversation_id), twice.bytes) == (once.call(conversation_id), once.bytes)
 
 
 def test_words_are_kept_beside_their_turns() -> None:

@@ -345,8 +345,7 @@ def test_zeros_of_the_start_are_no_numbers() -> None:
     for processor in (STT, LLM, TTS):
         phone.metric(processor, 0.0, 10)
     phone.greeting().exchange(1000)
-    assert phone.stages(0) == {}
-    assert phone.counts("callgauge_stage_values_unmapped_total") == {}
+    assert (phone.stages(0), phone.counts("callgauge_stage_values_unmapped_total")) == ({}, {})
 
 
 def test_unknown_names_are_counted_by_source_and_kept_up_to_a_bound(phone: Phone) -> None:
@@ -764,8 +763,7 @@ def test_a_turn_lasts_until_the_next_one_and_the_first_from_ever() -> None:
     windows = TurnWindows()
     assert windows.turn_at(0.0) is None
     windows.update(starting(t1=10.0, t2=20.0), {1, 2})
-    assert windows.window(1) == (EVER[0], 20.0)
-    assert windows.window(2) == (20.0, EVER[1])
+    assert (windows.window(1), windows.window(2)) == ((EVER[0], 20.0), (20.0, EVER[1]))
     assert [windows.turn_at(at_s) for at_s in (-5.0, 10.0, 19.9, 20.0, 99.0)] == [1, 1, 1, 2, 2]
     from_s, until_s = windows.window(7)
     assert from_s == until_s, "a turn without sound has no time"

@@ -84,8 +84,7 @@ def test_two_transcripts_before_an_answer_are_one_turn() -> None:
         .heard("is lost.", 3_600)
         .bot_text("Certainly.", 4_000)
     )
-    assert feed.latencies() == {1: 400.0}
-    assert feed.turns() == {0, 1}
+    assert (feed.latencies(), feed.turns()) == ({1: 400.0}, {0, 1})
 
 
 def test_the_bot_s_own_event_is_taken_rather_than_its_text() -> None:
@@ -101,8 +100,7 @@ def test_a_cough_without_a_ruling_is_no_turn() -> None:
     feed.spoke("bot", 4_000, 5_000).spoke("user", 6_000, 6_200)
     _spoken(feed, 8_000, 9_000)
     feed.speech("bot_speech_started", 9_500)
-    assert feed.latencies() == {1: 1_000.0, 2: 500.0}
-    assert feed.turns() == {0, 1, 2}
+    assert (feed.latencies(), feed.turns()) == ({1: 1_000.0, 2: 500.0}, {0, 1, 2})
 
 
 def test_a_user_who_speaks_over_the_bot() -> None:

@@ -193,8 +193,7 @@ def test_the_rules_without_a_call() -> None:
     watch.note(SilenceKind.SPEECH_STARTED, 0, BrokerMoment(50_000, 0))
     # the broker's clock is not the call's
     watch.user_ended(1_000, 1_000, BrokerMoment(51_000, 0), 4)
-    assert watch.wakeup_at_ms == 54_500
-    assert watch.reached(54_499) == []
+    assert (watch.wakeup_at_ms, watch.reached(54_499)) == (54_500, [])
     assert watch.reached(54_500) == [DeadAir(1_000, 4, 1, 54_500, 1_000)]
     assert watch.wakeup_at_ms is None
 

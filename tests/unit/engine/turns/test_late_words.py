@@ -154,9 +154,7 @@ def test_late_words_make_no_turn_of_a_sound_that_nothing_ruled(sounded_ms: int |
         .speech("user_speech_stopped", 3_700)
         .speech("bot_speech_stopped", 4_800)
     )
-    assert line.turns() == {0, 1}
-    assert line.interruptions() == []
-    assert line.said() == [[FIRST], []]
+    assert (line.turns(), line.interruptions(), line.said()) == ({0, 1}, [], [[FIRST], []])
 
 
 def test_late_words_revise_the_turn_that_the_call_has_left(line: Line) -> None:

@@ -180,8 +180,7 @@ def changing(tmp_path: Path) -> Changing:
 
 def test_a_file_that_changes_is_read_again_and_others_are_not(changing: Changing) -> None:
     changing.write("a.yaml", goal_set("a", "desk")).write("b.yaml", goal_set("b", "night"))
-    assert changing.reload() == ["goal_file_read"] * 2
-    assert changing.reload() == []
+    assert (changing.reload(), changing.reload()) == (["goal_file_read"] * 2, [])
     changing.write("a.yaml", goal_set("a", "desk", details="new"))
     assert changing.reload() == ["goal_file_read"]
     assert (changing.details("a"), changing.details("b")) == ("new", "d")
@@ -250,8 +249,7 @@ def test_a_folder_that_goes_away_keeps_what_was_read(changing: Changing) -> None
     changing.write("a.yaml", goal_set("a"))
     changing.reload()
     changing.path.rename(changing.path.with_name("elsewhere"))
-    assert changing.reload() == ["goal_folder_problem"]
-    assert changing.reload() == []
+    assert (changing.reload(), changing.reload()) == (["goal_folder_problem"], [])
     assert changing.details("a") == "d"
     changing.path.with_name("elsewhere").rename(changing.path)
     assert changing.reload() == []
@@ -330,8 +328,7 @@ def test_lines_of_yaml() -> None:
 
 def test_several_yaml_documents_are_a_list() -> None:
     document = read_yaml("id: a\n---\nid: b\n")
-    assert document.value == [{"id": "a"}, {"id": "b"}]
-    assert document.line_of((1, "id")) == 3
+    assert (document.value, document.line_of((1, "id"))) == ([{"id": "a"}, {"id": "b"}], 3)
     assert read_yaml("").value == read_yaml("# nothing\n").value == []
 
 
@@ -345,8 +342,7 @@ def test_lines_of_json() -> None:
 
 def test_lines_of_json_lines() -> None:
     document = read_json_lines('{"id": "a"}\n\n{"id": "b"}\n')
-    assert document.value == [{"id": "a"}, {"id": "b"}]
-    assert document.line_of((1, "id")) == 3
+    assert (document.value, document.line_of((1, "id"))) == ([{"id": "a"}, {"id": "b"}], 3)
 
 
 Reader = Callable[[str], Document]
