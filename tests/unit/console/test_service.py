@@ -3,7 +3,6 @@ has what it has read.
 """
 
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,7 +68,7 @@ async def test_a_partition_says_how_far_it_is_while_no_event_comes() -> None:
     await take(role, call_row(known_ms=now_ms - 165_000))
     assert role.console.fleet.now(now_ms).is_stale
     row = PartitionRow(place=9, first=0, first_known_ms=0, known_ms=now_ms - 9_000, version="1")
-    await role.take(SCORES, [replace(record(None, 1), headers=(row.header(),))])
+    await role.take(SCORES, [record(None, 1)._replace(headers=(row.header(),))])
     now = role.console.fleet.now(now_ms)
     assert (now.age, now.is_stale) == ("no events for 2:45", False)
 

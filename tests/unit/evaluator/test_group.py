@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
@@ -78,29 +79,34 @@ def let_nobody_in(shell: Shell, monkeypatch: pytest.MonkeyPatch, error: KafkaErr
     monkeypatch.setattr(shell.consumer, "start", refused)
 
 
-async def test_who_keeps_us_out_of_the_group_is_named(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("member", "error", "told", "message"),
+    [
+        (
+            STRANGER,
+            "InconsistentGroupProtocolError",
+            KafkaUnreachableError,
+            r"InconsistentGroupProtocolError\. .* Members .*'rdkafka' on 10.0.0.9\. Stop these",
+        ),
+        (
+            TWIN,
+            "UnknownError()",
+            SharedNameError,
+            r"does not let this process in\. The evaluator_instance 'ev-1' .* on 10.0.0.2",
+        ),
+    ],
+)
+async def test_who_keeps_us_out_of_the_group_is_named_and_not_a_broker_that_does_not_answer(
+    shell: Shell,
+    monkeypatch: pytest.MonkeyPatch,
+    member: Any,
+    error: str,
+    told: type[Exception],
+    message: str,
 ) -> None:
-    shell.members = [STRANGER]
-
-    let_nobody_in(shell, monkeypatch, KafkaError("InconsistentGroupProtocolError"))
-    with pytest.raises(
-        KafkaUnreachableError,
-        match=r"InconsistentGroupProtocolError\. .* Members .*'rdkafka' on 10.0.0.9\. Stop these",
-    ):
-        await shell.role.run(asyncio.Event())
-
-
-async def test_who_is_refused_for_its_name_does_not_say_that_no_broker_answers(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shell.members = [TWIN]
-
-    let_nobody_in(shell, monkeypatch, KafkaError("UnknownError()"))
-    with pytest.raises(
-        SharedNameError,
-        match=r"does not let this process in\. The evaluator_instance 'ev-1' .* on 10.0.0.2",
-    ):
+    shell.members = [member]
+    let_nobody_in(shell, monkeypatch, KafkaError(error))
+    with pytest.raises(told, match=message):
         await shell.role.run(asyncio.Event())
 
 

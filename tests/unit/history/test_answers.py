@@ -52,6 +52,7 @@ from tests.unit.history.test_store import (
     batch,
     call,
     columns_of,
+    found,
     stored,
 )
 
@@ -93,15 +94,6 @@ def keep(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Keep]:
             )
 
         yield kept
-
-
-def found(
-    store: HistoryStore, *conditions: str, words: Sequence[str] = (), **question: Any
-) -> list[object]:
-    asked = EVER._replace(
-        conditions=[Condition.parse(each) for each in conditions], words=words, **question
-    )
-    return [row["conversation_id"] for row in store.find(asked)]
 
 
 def with_words(text: str) -> bytes:

@@ -311,15 +311,16 @@ def test_a_turn_without_an_answer_is_not_rated() -> None:
     assert "conciseness" not in feed.news(1)
 
 
-def test_key_entities_are_asked_with_what_the_caller_meant_and_what_the_agent_wrote_down() -> None:
+def with_entities(meant: str, understood: str) -> JudgedFeed:
+    """A turn in which the caller names something, and the turn after it."""
     feed = JudgedFeed("transcription_accuracy_key_entities")
-    (
-        feed.user_audio(1_000, 2_000, text="Flight SK 123 for jane@example.com")
-        .heard("Flight SK 124", 2_100)
-        .assistant_audio(3_000, 4_000)
-    )
+    feed.user_audio(1_000, 2_000, text=meant).heard(understood, 2_100).assistant_audio(3_000, 4_000)
     feed.at_ms = 10_000
-    feed.exchange("thanks")
+    return feed.exchange("thanks")
+
+
+def test_key_entities_are_asked_with_what_the_caller_meant_and_what_the_agent_wrote_down() -> None:
+    feed = with_entities("Flight SK 123 for jane@example.com", "Flight SK 124")
     request = feed.requests[0]
     assert (request.turn, [item.kind for item in request.transcript]) == (1, ["user", "heard"])
     meant, heard = (item.text for item in request.transcript)
@@ -333,14 +334,7 @@ def test_key_entities_are_asked_with_what_the_caller_meant_and_what_the_agent_wr
 
 
 def test_a_late_transcript_asks_for_its_key_entities_again() -> None:
-    feed = JudgedFeed("transcription_accuracy_key_entities")
-    (
-        feed.user_audio(1_000, 2_000, text="Flight SK 123")
-        .heard("Flight SK", 2_100)
-        .assistant_audio(3_000, 4_000)
-    )
-    feed.at_ms = 10_000
-    feed.exchange("thanks")
+    feed = with_entities("Flight SK 123", "Flight SK")
     first = feed.requests[0]
     feed.heard("123", 2_200).exchange("bye")
     again = [request for request in feed.requests if request.turn == 1 and request is not first]

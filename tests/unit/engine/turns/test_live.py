@@ -413,28 +413,6 @@ def test_an_event_that_leaves_the_value_as_it_is_causes_nothing() -> None:
     assert counted(settled) == {("total",): 1, ("changed_total", "end_of_call"): 1}
 
 
-def test_a_turn_settled_by_the_very_event_that_changes_it_was_not_settled_before() -> None:
-    feed = (
-        Feed(LIMITS)
-        .assistant_audio(0, 900)
-        .user_audio(2_000, 3_000)
-        .assistant_audio(6_000)
-        .user_audio(8_000, 9_000)
-    )
-    _passed(feed, 30_000)
-    assert feed.status(1) == "provisional"
-    end = {
-        "event_type": "audio_end",
-        "user": "assistant",
-        "audio_timestamp": (T0_MS + 7_000) / 1000,
-    }
-    feed.send("user_sim", end, 31_000)
-    assert feed.status(1) == "settled"
-    feed.send("judge", {"type": "call_ended"}, 32_000).advance(100_000)
-    assert feed.counts("callgauge_settled_turns_changed_total") == {}
-    assert sum(feed.counts("callgauge_settled_turns_total").values()) >= 2
-
-
 def test_a_turn_that_is_not_settled_may_change() -> None:
     settled = SettledTurns()
     settled.changed(live(), 1, value(0.5), 5_000)
@@ -485,20 +463,17 @@ def test_nor_is_one_in_which_the_user_spoke_over_an_answer_without_an_end() -> N
     assert [feed.status(turn) for turn in (0, 1, 2)] == ["settled", "provisional", "provisional"]
 
 
-def test_the_end_of_a_sound_settles_a_turn_that_waited_for_it() -> None:
+def test_the_end_of_a_sound_settles_a_turn_that_waited_for_it_and_changes_none() -> None:
     feed = (
         Feed(LIMITS)
         .assistant_audio(0, 900)
         .user_audio(2_000, 3_000)
-        .assistant_audio(4_000)
-        .user_audio(6_000, 7_000)
+        .assistant_audio(6_000)
+        .user_audio(8_000, 9_000)
     )
     _passed(feed, 30_000)
     assert feed.status(1) == "provisional"
-    end = {
-        "event_type": "audio_end",
-        "user": "assistant",
-        "audio_timestamp": (T0_MS + 6_200) / 1000,
-    }
-    feed.send("user_sim", end, 31_000)
-    assert feed.status(1) == "settled"
+    assert feed._audio("audio_end", "assistant", 7_000, 24_000).status(1) == "settled"
+    feed.send("judge", {"type": "call_ended"}, 32_000).advance(100_000)
+    assert feed.counts("callgauge_settled_turns_changed_total") == {}
+    assert sum(feed.counts("callgauge_settled_turns_total").values()) >= 2
