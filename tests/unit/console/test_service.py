@@ -39,7 +39,7 @@ def record(
     value: bytes | None, offset: int = 0, at_ms: int = 0, topic: str = SCORES_TOPIC
 ) -> BrokerRecord:
     # a mark has no value
-    return BrokerRecord(topic, offset, at_ms, b"c", value, 0)  # type: ignore[arg-type]
+    return BrokerRecord(topic, offset, at_ms, b"c", value, 0)
 
 
 async def take(role: ConsoleRole, *rows: Row | WordsRow, first: int = 0) -> None:

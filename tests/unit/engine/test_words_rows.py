@@ -5,7 +5,6 @@ without personal data.
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -394,7 +393,7 @@ def test_a_call_whose_tools_are_asked_100_kilobytes_has_small_rows_of_words() ->
         event = json.loads(record.value)
         if event.get("data", {}).get("arguments"):
             event["data"]["arguments"] = {"items": ["a" * 1_000] * 100}
-        arrival = admit(source, replace(record, value=json.dumps(event).encode()), NO_LIMITS)
+        arrival = admit(source, record._replace(value=json.dumps(event).encode()), NO_LIMITS)
         assert isinstance(arrival, Arrival)
         arrivals.append(arrival)
     rows = list(words_in(PartitionEvaluator(NO_LIMITS, "test"), arrivals))

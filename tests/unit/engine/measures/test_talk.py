@@ -60,7 +60,9 @@ def of_assistant(feed: Feed) -> Disagreement:
 
 def of_both(feed: Feed) -> float | str:
     """Both together."""
-    return plain(some(feed.call().transcript_disagreement))
+    found = feed.call().transcript_disagreement
+    assert found is not None
+    return plain(found)
 
 
 def talk_in(feed: Feed, turn: int) -> TurnTalk:

@@ -20,10 +20,10 @@ from schemas.quarantine import QuarantineRecord
 from schemas.rows import Row, TurnRow
 from tests.integration.processes import ran_here
 from tests.support.calls.rows_of_calls import call_of, tools_of, turns_of
+from tests.support.fakes.broker_records import BrokerRecord
 from tests.support.fakes.engine_feed import T0_MS as FEED_T0_MS
 from tests.support.fakes.engine_feed import Feed, plain, rows_of
 from tests.support.known import instance_of, some
-from tests.unit.engine.test_admission import Record
 from tests.unit.streamer.sources.http.receiver import TOKEN, Receiver
 from tests.unit.streamer.sources.http.test_frameworks import (
     CALL_OF_VAPI,
@@ -831,7 +831,8 @@ async def test_an_event_without_a_type_is_refused_by_all_ways_with_the_same_sent
     event = {"timestamp": NOW_MS, **fields}
     source = InputSource({"user_sim": "elevenlabs"}.get(stream, stream))
     headers = (("ce_type", f"callgauge.{stream}.unknown.v1".encode()),)
-    on_kafka = Record(partition=3, offset=17, value=json.dumps(event).encode(), headers=headers)
+    value = json.dumps(event).encode()
+    on_kafka = BrokerRecord("audit.events", 17, NOW_MS, b"call-7", value, 3, headers)
     refused = instance_of(QuarantineRecord, admit(source, on_kafka, Limits()))
     assert (refused.partition, refused.offset, refused.reason) == (3, 17, "invalid_event")
     answer = await receiver.events({"stream": stream, "conversation_id": "c", **event})
