@@ -44,9 +44,9 @@ LEFT = "callgauge_judge_budget_left"
 def test_processes_that_are_killed_page_and_end_no_alert(
     environment: Environment, tmp_path: Path, record_property: Record, role: str, alert: str
 ) -> None:
-    given = {} if role == "evaluator" else {"evaluators": 1}
+    evaluators = 2 if role == "evaluator" else 1
     traffic = ("--incident", "agent_mute", "--agent", MUTE)
-    with scene(environment, tmp_path, traffic=traffic, **given) as running:
+    with scene(environment, tmp_path, evaluators=evaluators, traffic=traffic) as running:
         begun = time.monotonic()
         running.fires("CallgaugeAgentMute", 8, begun, agent=MUTE)
         for is_last in (False, True):

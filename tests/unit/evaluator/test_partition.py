@@ -484,11 +484,6 @@ def test_a_call_that_was_evicted_and_not_closed_is_evicted_by_the_same_record(
     assert evaluator.evictions == [("c-7", 1)]
 
 
-def test_an_owner_that_folded_nothing_leaves_nothing_to_do(log: LogWriter) -> None:
-    partition, _, _ = recovering(log, row=row(2), start=2, place=2)
-    assert (partition.is_recovering, partition.next_offset) == (False, 2)
-
-
 # Another version of code or settings.
 
 

@@ -264,16 +264,6 @@ def test_the_columns_have_what_the_row_says(store: SqliteHistory) -> None:
         )
 
 
-def test_a_call_is_seen_as_it_was_known_at_a_moment(store: SqliteHistory) -> None:
-    rows = call("c")
-    store.write(batch(rows))
-    at_ms = NOON_MS + len(rows) // 2
-    assert store.call("c", at_ms) == stored(
-        row for row in rows if isinstance(row, GoalsRow) or row.known_ms <= at_ms
-    )
-    assert store.call("c", NOON_MS - 1) is None
-
-
 def test_a_running_call_has_its_labels_and_no_figures_yet(store: SqliteHistory) -> None:
     (first, *_) = [row for row in call("c") if isinstance(row, CallRow)]
     store.write(batch([first]))
