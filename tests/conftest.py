@@ -12,7 +12,9 @@ from typing import Any
 import hypothesis
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
+from tests.support.known import Logged
 from tests.support.required_tools import MISSING
 from tests.support.schedule import Durations, SlowestFirst, after_the_first, arrange, known_seconds
 from tests.support.tiers import is_short
@@ -70,6 +72,13 @@ def _logging_as_before() -> Iterator[None]:
     root.handlers[:] = handlers
     root.setLevel(level)
     structlog.reset_defaults()
+
+
+@pytest.fixture
+def logged() -> Iterator[Logged]:
+    """What is logged from the moment at which a test begins."""
+    with capture_logs() as lines:
+        yield lines
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

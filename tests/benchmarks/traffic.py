@@ -3,7 +3,6 @@ clock starts.
 """
 
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from schemas.closed_sets import InputSource
@@ -12,21 +11,9 @@ from streamer.recordings.reader import read_recordings
 from streamer.sources.replay import in_time_order
 from streamer.sources.simulator.traffic import simulate_call
 from tests.support.conformance_data import RECORD
+from tests.support.fakes.broker_records import BrokerRecord
 
 START_MS = 1_790_000_000_000
-
-
-@dataclass(slots=True)
-class BrokerRecord:
-    """The fields of a consumed record that the engine reads."""
-
-    topic: str
-    offset: int
-    timestamp: int
-    key: bytes
-    value: bytes
-    partition: int = 0
-    headers: tuple[tuple[str, bytes], ...] = field(default=())
 
 
 Traffic = list[tuple[InputSource, BrokerRecord]]

@@ -278,6 +278,5 @@ def is_usable(browser: Browser, address: str, picture: Path, shown: str) -> None
             "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
         )
         assert wide <= room
-        assert page.evaluate(STICKING_OUT) == []
-        assert page.evaluate(LETTERINGS_ON_LETTERINGS) == []
+        assert (page.evaluate(STICKING_OUT), page.evaluate(LETTERINGS_ON_LETTERINGS)) == ([], [])
         page.close()

@@ -56,6 +56,7 @@ from streamer.sources.publisher import record_of
 from streamer.sources.simulator.traffic import simulate_call
 from tests.properties.evaluation import newest, subject_of
 from tests.support.file_logs import SetClock, undecided
+from tests.support.known import some
 from tests.support.patience import patient
 
 COMMAND: Final = Path(sys.executable).with_name("callgauge")
@@ -729,10 +730,8 @@ def _judge_history(folder: Path, decided: Decided, outcome: Outcome) -> None:
             if listed[call] != 1 or kept is None:
                 outcome.findings.append(f"{call}: history has it {listed[call]} times")
                 continue
-            day = history._day_with(call)
-            assert day is not None
-            number = day.rows.id_of(call)
-            assert number is not None
+            day = some(history._day_with(call))
+            number = some(day.rows.id_of(call))
             all_rows = [
                 decode(value)
                 for (kind, _, _), (_, value) in day.rows._all(number)

@@ -43,6 +43,7 @@ from consumers.engine.goals.questions import grade_of
 from consumers.engine.goals.tool_correctness import ToolQuestion
 from tests.support.calls.agent_inspect_votes import Judge, JudgeAnswer, driven
 from tests.support.conformance_data import needs_conformance, place_of
+from tests.support.known import instance_of
 
 Json = dict[str, Any]
 
@@ -126,8 +127,7 @@ def _judged_through_turns(case: Json, script: Script) -> list[TurnProgress]:
     )
 
     def judge(ballot: Ballot) -> Judge:
-        subgoal = ballot.about
-        assert isinstance(subgoal, PlainSubgoal)
+        subgoal = instance_of(PlainSubgoal, ballot.about)
         return script.judge(
             (ballot.turn_index + 1, subgoal.details),
             case["judge"][subgoal.details][ballot.turn_index],
@@ -173,8 +173,7 @@ def progress_static_case(case: Json) -> Json:
     subgoals = [PlainSubgoal(each["name"], each["turn"]) for each in case["subgoals"]]
 
     def judge(ballot: Ballot) -> Judge:
-        subgoal = ballot.about
-        assert isinstance(subgoal, PlainSubgoal)
+        subgoal = instance_of(PlainSubgoal, ballot.about)
         return script.judge((ballot.turn_index, subgoal.details), [case["judge"][subgoal.details]])
 
     try:

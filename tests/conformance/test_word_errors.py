@@ -26,6 +26,7 @@ from tests.support.calls.wire_calls import (
 )
 from tests.support.conformance_data import RECORD, conformance
 from tests.support.fakes.engine_feed import T0_MS, Feed
+from tests.support.known import some
 
 Json = dict[str, Any]
 
@@ -87,9 +88,7 @@ def _of_turns(rows: Sequence[TurnRow]) -> dict[int, WordErrorRate]:
 
 
 def _value(result: Value) -> float:
-    value = number(result)
-    assert value is not None
-    return value
+    return some(number(result))
 
 
 def test_every_field_equals_the_reference() -> None:
@@ -152,8 +151,7 @@ def test_the_last_word_of_the_live_engine_is_the_batch_value(seed: int | None) -
             continue
         feed, name = _live(call, order), str(call["id"])
         of_call, turns = feed.call(name), _of_turns(feed.turn_rows(key=name))
-        final = of_call.stt_wer
-        assert final is not None
+        final = some(of_call.stt_wer)
         assert (of_call.state, feed.rows(name)[-1]) == ("closed", of_call), (
             "nothing more is said of the call"
         )

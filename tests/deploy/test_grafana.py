@@ -16,6 +16,7 @@ import yaml
 from schemas.metrics.catalogue import METRICS
 from schemas.scores.latency_stages import CONVAI_METRICS, Stage
 from tests.deploy.promql_labels import labels_of
+from tests.support.known import some
 
 GRAFANA = Path(__file__).parents[2] / "deploy" / "grafana"
 BOARDS: dict[str, dict[str, Any]] = {
@@ -92,8 +93,7 @@ def test_data_source_and_whose_calls_are_chosen_on_the_page() -> None:
                 variable["refresh"],
             )
             assert shown == (True, True, ".+", 2)
-            asked = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"])
-            assert asked is not None
+            asked = some(re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"]))
             assert asked[2] == variable["name"]
             assert asked[2] in labels_of(asked[1])
 
@@ -151,8 +151,7 @@ def _of_stages(title: str) -> tuple[str, set[str]]:
     """The function of a panel's query, and the stages that it shows."""
     (panel,) = [panel for panel in PANELS if panel["title"] == title]
     (query,) = panel["targets"]
-    chosen = re.search(r'stage=~"([^"]*)"', query["expr"])
-    assert chosen is not None
+    chosen = some(re.search(r'stage=~"([^"]*)"', query["expr"]))
     return query["expr"].partition("(rate(")[0], set(chosen[1].split("|"))
 
 

@@ -6,7 +6,6 @@ import io
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,6 +22,7 @@ from schemas.json_schemas import json_schema
 from schemas.quarantine import QuarantineRecord
 from schemas.rows import GoalsRow, TurnStatus, WordsRow
 from streamer.event_check import check_events
+from tests.support.fakes.broker_records import BrokerRecord
 
 # -- docs/events.md
 # ----------------------------------------------------------------------------------------------------
@@ -30,19 +30,6 @@ from streamer.event_check import check_events
 EVENTS_PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text(encoding="utf-8")
 T0_MS = 1_790_000_000_000
 SOURCE_OF = {"pipecat": InputSource.PIPECAT, "audit": InputSource.AUDIT}
-
-
-@dataclass
-class Record:
-    """A record as the broker has it."""
-
-    value: bytes
-    topic: str = "topic"
-    partition: int = 0
-    offset: int = 0
-    timestamp: int = T0_MS
-    key: bytes = b"call"
-    headers: list[tuple[str, bytes]] = field(default_factory=list)
 
 
 def examples_of(source: EventSource) -> list[str]:
@@ -54,7 +41,9 @@ def examples_of(source: EventSource) -> list[str]:
 
 def admitted(source: EventSource, value: str) -> Arrival | QuarantineRecord:
     return admit(
-        SOURCE_OF.get(source.stream, InputSource.ELEVENLABS), Record(value.encode()), Limits()
+        SOURCE_OF.get(source.stream, InputSource.ELEVENLABS),
+        BrokerRecord("topic", 0, T0_MS, b"call", value.encode()),
+        Limits(),
     )
 
 

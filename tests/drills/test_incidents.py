@@ -10,6 +10,7 @@ from streamer.sources.simulator.profile import AGENTS, Incident, IncidentName
 from tests.deploy.firing import Firing
 from tests.drills.conftest import Record, note
 from tests.drills.virtual_time import Series, World, alerts_of, minute, scraped
+from tests.support.known import some
 from tests.support.promtool import newest_promtool
 
 ONSET = 15
@@ -145,8 +146,7 @@ def test_a_trouble_fires_its_alert_in_time_and_wakes_for_nothing_else(
 
 def test_one_slow_tenant_of_five_is_named(fired: list[Firing], record_property: Record) -> None:
     seen = of_place(fired, "one_tenant_slow", TENANTS.minutes)
-    after = first(seen, "CallgaugeAnswersSlow", (("tenant", "c"), ("level", "tenant")))
-    assert after is not None
+    after = some(first(seen, "CallgaugeAnswersSlow", (("tenant", "c"), ("level", "tenant"))))
     note(record_property, "one_tenant_slow", "CallgaugeAnswersSlow", 10, after)
     pages = {
         (each.alert, dict(each.labels).get("tenant"))
@@ -208,8 +208,7 @@ def test_one_slow_agent_of_four_pages_alone(fired: list[Firing]) -> None:
 
 def test_no_calls_wake_somebody(fired: list[Firing], record_property: Record) -> None:
     seen = of_place(fired, "no_traffic")
-    after = first(seen, "CallgaugeNoCalls", ())
-    assert after is not None
+    after = some(first(seen, "CallgaugeNoCalls", ()))
     note(record_property, "no_traffic", "CallgaugeNoCalls", 15, after - (QUIET.minutes - ONSET))
     assert {each.alert for each in seen} == {"CallgaugeNoCalls"}
 
@@ -223,8 +222,7 @@ def test_a_silent_source_is_missed(tmp_path: Path, record_property: Record) -> N
         "live", 3, 32, [Incident("source_silent", begins_ms=minute(ONSET))], bot_announces=True
     )
     seen = alerts_of(scraped([world], 32), 32, 1, tmp_path)
-    after = first(seen, "CallgaugeSourceSilent", (("source", "audit"),))
-    assert after is not None
+    after = some(first(seen, "CallgaugeSourceSilent", (("source", "audit"),)))
     note(record_property, "source_silent", "CallgaugeSourceSilent", 15, after)
     assert {each.alert for each in seen if ("severity", "critical") in each.labels} == set()
 
@@ -259,10 +257,11 @@ def test_calls_that_succeed_less_often_than_before_are_noticed(
 )
 def test_the_table_of_the_page_has_the_drill(drill: Drill) -> None:
     page = (Path(__file__).parents[2] / "docs" / "alerts.md").read_text(encoding="utf-8")
-    row = re.search(
-        rf"^\| `{drill.name}`[^|]*\| `{drill.alert}`[^|]*\| (\d+) \| {drill.within} \|$",
-        page,
-        re.MULTILINE,
+    row = some(
+        re.search(
+            rf"^\| `{drill.name}`[^|]*\| `{drill.alert}`[^|]*\| (\d+) \| {drill.within} \|$",
+            page,
+            re.MULTILINE,
+        )
     )
-    assert row is not None
     assert int(row[1]) <= drill.within

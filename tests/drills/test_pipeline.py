@@ -37,69 +37,38 @@ BUDGET = 0.05
 LEFT = "callgauge_judge_budget_left"
 
 
-def test_evaluators_that_are_killed_page_and_end_no_alert(
-    environment: Environment, tmp_path: Path, record_property: Record
+@pytest.mark.parametrize(
+    ("role", "alert"),
+    [("evaluator", "CallgaugeEvaluatorDown"), ("sequencer", "CallgaugeSequencerDown")],
+)
+def test_processes_that_are_killed_page_and_end_no_alert(
+    environment: Environment, tmp_path: Path, record_property: Record, role: str, alert: str
 ) -> None:
-    with scene(
-        environment, tmp_path, traffic=("--incident", "agent_mute", "--agent", MUTE)
-    ) as running:
+    evaluators = 2 if role == "evaluator" else 1
+    traffic = ("--incident", "agent_mute", "--agent", MUTE)
+    with scene(environment, tmp_path, evaluators=evaluators, traffic=traffic) as running:
         begun = time.monotonic()
         running.fires("CallgaugeAgentMute", 8, begun, agent=MUTE)
-        running.strike(signal.SIGKILL, running.evaluators[:1])
-        running.rests(120)
-        assert running.notices.pages() == {"CallgaugeAgentMute"}  # the other one has taken over
-        killed = running.strike(signal.SIGKILL, running.evaluators[1:])
-        notice = running.fires("CallgaugeEvaluatorDown", 3, killed)
-        note(
-            record_property,
-            "evaluator_killed",
-            "CallgaugeEvaluatorDown",
-            3,
-            (notice.at - killed) / 60,
-        )
-        page = running.is_paged("CallgaugeEvaluatorDown", "platform", killed)
-        assert page.splitlines()[:2] == [
-            notice.annotations["summary"],
-            notice.annotations["description"],
-        ]
+        for is_last in (False, True):
+            of_role = running.evaluators[int(is_last) :][: 1 + is_last]
+            if role == "sequencer":
+                of_role = [running.active_sequencer()]
+            killed = running.strike(signal.SIGKILL, of_role)
+            if not is_last:
+                running.rests(120)
+                # the other one has taken over
+                assert running.notices.pages() == {"CallgaugeAgentMute"}
+        notice = running.fires(alert, 3, killed)
+        note(record_property, f"{role}_killed", alert, 3, (notice.at - killed) / 60)
+        page = running.is_paged(alert, "platform", killed)
+        told = [notice.annotations[name] for name in ("summary", "description")]
+        assert role == "sequencer" or page.splitlines()[:2] == told
         assert f"\nWhat to do:\n{notice.annotations['runbook']}" in page
         running.rests(KEPT_MINUTES * 60 - (time.monotonic() - killed))
         assert running.notices.resolved(killed) == set()
         assert running.notices.pages(killed) <= {
             "CallgaugeAgentMute",
-            "CallgaugeEvaluatorDown",
-            "CallgaugeScoresStopped",
-        }
-
-
-def test_sequencers_that_are_killed_page_and_end_no_alert(
-    environment: Environment, tmp_path: Path, record_property: Record
-) -> None:
-    with scene(
-        environment, tmp_path, evaluators=1, traffic=("--incident", "agent_mute", "--agent", MUTE)
-    ) as running:
-        begun = time.monotonic()
-        running.fires("CallgaugeAgentMute", 8, begun, agent=MUTE)
-        running.strike(signal.SIGKILL, [running.active_sequencer()])
-        running.rests(120)
-        # the one that stood by has taken over
-        assert running.notices.pages() == {"CallgaugeAgentMute"}
-        killed = running.strike(signal.SIGKILL, [running.active_sequencer()])
-        notice = running.fires("CallgaugeSequencerDown", 3, killed)
-        note(
-            record_property,
-            "sequencer_killed",
-            "CallgaugeSequencerDown",
-            3,
-            (notice.at - killed) / 60,
-        )
-        page = running.is_paged("CallgaugeSequencerDown", "platform", killed)
-        assert f"\nWhat to do:\n{notice.annotations['runbook']}" in page
-        running.rests(KEPT_MINUTES * 60 - (time.monotonic() - killed))
-        assert running.notices.resolved(killed) == set()
-        assert running.notices.pages(killed) <= {
-            "CallgaugeAgentMute",
-            "CallgaugeSequencerDown",
+            alert,
             "CallgaugeScoresStopped",
         }
 

@@ -4,7 +4,6 @@ other calls.
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from confluent_kafka import Producer
 
 from consumers.engine.limits import Limits
 from consumers.runtime.kafka.batches import MAX_UNPACKED_BATCH_BYTES
+from consumers.runtime.process import wall_clock_ms
 from schemas.quarantine import QuarantineRecord
 from schemas.rows import CallRow, GoalsRow, Row
 from streamer.sources.replay import in_time_order, renamed, seconds_to_now, shifted
@@ -33,13 +33,9 @@ MAX_RECORD_BYTES = 12_000_000
 TOPICS = {"pipecat": "pipecat.events", "elevenlabs": "elevenlabs.events", "audit": "audit.events"}
 
 
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 def line(**fields: object) -> bytes:
     return json.dumps(
-        {"type": "tts_text", "timestamp": now_ms(), "data": {"frame": "hello"}, **fields}
+        {"type": "tts_text", "timestamp": wall_clock_ms(), "data": {"frame": "hello"}, **fields}
     ).encode()
 
 
@@ -47,7 +43,7 @@ def refused_records() -> dict[str, tuple[str, bytes | None, bytes | None]]:
     """Reason and fault: topic, key, value. Those with a key belong to the good call, and must not
     be felt in it.
     """
-    now = now_ms()
+    now = wall_clock_ms()
     audio = {
         "event_type": "audio_start",
         "timestamp": now,
@@ -220,7 +216,7 @@ async def test_bad_records_are_refused_and_a_good_call_goes_on(
     prefix = environment["CALLGAUGE_TOPIC_PREFIX"]
     bad = refused_records()
     good = simulate_call(5, start_ms=0, kind="cascade").call
-    good = shifted(good, seconds_to_now(good, now_ms(), None))
+    good = shifted(good, seconds_to_now(good, wall_clock_ms(), None))
     events = list(in_time_order(renamed(good, "good")))
     async with producer(environment) as client:
         for event in in_time_order(renamed(good, "alone")):
@@ -322,14 +318,18 @@ def oddly_named(key: bytes, value: bytes, codec: int) -> bytes:
     """A batch of one record with a header whose name is not UTF-8."""
     record = Written(key, value, [("zz", b"v")])
     return record_batch(
-        0, [record], codec, changed=lambda body: body.replace(b"zz", ODD_NAME), now_ms=now_ms()
+        0,
+        [record],
+        codec,
+        changed=lambda body: body.replace(b"zz", ODD_NAME),
+        now_ms=wall_clock_ms(),
     )
 
 
 def bomb(codec: int) -> bytes:
     """A batch of one record that is small on the wire and not when it is unpacked."""
     return record_batch(
-        0, [Written(b"bomb", bytes(MAX_UNPACKED_BATCH_BYTES))], codec, now_ms=now_ms()
+        0, [Written(b"bomb", bytes(MAX_UNPACKED_BATCH_BYTES))], codec, now_ms=wall_clock_ms()
     )
 
 
@@ -346,7 +346,7 @@ async def test_what_the_client_cannot_decode_is_set_aside_and_all_else_is_read(
 ) -> None:
     prefix = environment["CALLGAUGE_TOPIC_PREFIX"]
     call = simulate_call(5, start_ms=0, kind="cascade").call
-    events = list(in_time_order(shifted(call, seconds_to_now(call, now_ms(), None))))
+    events = list(in_time_order(shifted(call, seconds_to_now(call, wall_clock_ms(), None))))
     for run, key in enumerate((b"before", b"after a restart")):
         with started(tmp_path / f"run-{run}.log", "run", **environment) as process:
             address = process.metrics()
@@ -429,9 +429,9 @@ async def test_calls_that_loop_at_the_default_limits_do_not_keep_a_good_call_wai
     environment: dict[str, str], tmp_path: Path
 ) -> None:
     prefix = environment["CALLGAUGE_TOPIC_PREFIX"]
-    loops = looping_events(now_ms())
+    loops = looping_events(wall_clock_ms())
     good = simulate_call(5, start_ms=0, kind="cascade").call
-    good = renamed(shifted(good, seconds_to_now(good, now_ms(), None)), "good")
+    good = renamed(shifted(good, seconds_to_now(good, wall_clock_ms(), None)), "good")
     events = list(in_time_order(good))
 
     def records() -> Iterator[tuple[str, bytes, bytes]]:
@@ -460,7 +460,12 @@ async def test_what_is_new_or_repeated_is_counted_and_harms_nothing(
 ) -> None:
     _, address = service
     prefix = environment["CALLGAUGE_TOPIC_PREFIX"]
-    speech = {"type": "user_speech", "timestamp": now_ms(), "sequence": 1, "data": {"text": "hi"}}
+    speech = {
+        "type": "user_speech",
+        "timestamp": wall_clock_ms(),
+        "sequence": 1,
+        "data": {"text": "hi"},
+    }
     async with producer(environment) as client:
         for _ in range(3):
             await client.send_and_wait(
@@ -487,7 +492,7 @@ ODD_HEADERS: list[list[tuple[str, bytes | None]]] = [
 
 def odd_records() -> list[tuple[str, str, bytes]]:
     """Unexpected values that nothing forbids: source, outcome, value."""
-    now = now_ms()
+    now = wall_clock_ms()
     deep: object = 1
     for _ in range(100):
         deep = [deep]
@@ -536,7 +541,7 @@ async def test_what_is_odd_but_readable_is_taken(
     process, address = service
     prefix = environment["CALLGAUGE_TOPIC_PREFIX"]
     odd = odd_records()
-    over = json.dumps({"type": "call_ended", "timestamp": now_ms()}).encode()
+    over = json.dumps({"type": "call_ended", "timestamp": wall_clock_ms()}).encode()
     async with producer(environment) as client:
         for place, key in enumerate(ODD_KEYS):
             headers = ODD_HEADERS[place % len(ODD_HEADERS)]

@@ -18,6 +18,8 @@ from tests.support.required_tools import MISSING
 
 FAULTS = (
     Fault.KILL,
+    Fault.TERMINATE,
+    Fault.JOIN,
     Fault.FREEZE,
     Fault.BROKER_KILLED,
     Fault.NEWER,
@@ -27,9 +29,9 @@ FAULTS = (
     Fault.HEAVY_CLOSE,
 )
 PLAN = Plan(
-    seed=3, seconds=45, calls=100, evaluators=2, partitions=4, spacing_seconds=4, faults=FAULTS
+    seed=24, seconds=45, calls=100, evaluators=2, partitions=4, spacing_seconds=4, faults=FAULTS
 )
-ONCE = replace(PLAN, seconds=28)
+ONCE = replace(PLAN, seconds=34)
 """Until each kind of fault was done once; the rest of the time is for second ones."""
 ON_THREE = replace(PLAN, faults=(*FAULTS, Fault.COORDINATOR_MOVED))
 LEAST_FAULTS = 5

@@ -16,7 +16,6 @@ from typing import Any, Self
 
 import httpx2 as httpx
 import pytest
-import yaml
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import Producer
 from msgspec import structs
@@ -40,7 +39,7 @@ from tests.integration.score_log import records_on
 from tests.support.calls.console_calls import call_row
 from tests.support.calls.long_calls import long_call
 from tests.support.calls.report_calls import recorded, wire_line
-from tests.support.monitoring import prometheus
+from tests.support.monitoring import about_to_fire
 from tests.support.patience import patient
 
 pytestmark = [pytest.mark.kafka]
@@ -305,21 +304,8 @@ async def test_the_context_of_a_running_call_is_that_of_its_events_so_far(
 async def test_rules_of_prometheus_that_are_about_to_fire_are_on_the_page(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    rule = {
-        "alert": "AnswersSlow",
-        "expr": "vector(1) > 0.5",
-        "for": "1h",
-        "annotations": {"summary": "Callers wait."},
-    }
-    rule["labels"] = {"severity": "critical", "agent": "desk"}
-    (tmp_path / "rules.yml").write_text(
-        yaml.safe_dump({"groups": [{"name": "g", "interval": "1s", "rules": [rule]}]})
-    )
-    (tmp_path / "prometheus.yml").write_text(
-        yaml.safe_dump({"rule_files": [str(tmp_path / "rules.yml")]})
-    )
     with (
-        prometheus(tmp_path / "prometheus.yml", tmp_path) as server,
+        about_to_fire(tmp_path) as server,
         console(tmp_path, environment, prometheus=f"{server}/") as (_, address),
     ):
         page = wait_for(

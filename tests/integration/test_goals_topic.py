@@ -94,28 +94,6 @@ async def test_the_newest_record_of_each_key_counts_and_changes_are_followed(
         assert topic.index.of_agent("desk") is None
 
 
-async def test_a_broken_record_is_told_and_counted_and_the_one_before_it_counts(
-    kafka: KafkaSettings, name: str
-) -> None:
-    await make(kafka, partitions=1)
-    with capture_logs() as lines:
-        await write(
-            kafka, ("a", goal_set("a")), ("a", b"{"), ("b", {"id": "b"}), ("c", goal_set("c"))
-        )
-        async with followed(GoalsTopic(kafka)) as topic:
-            assert [details(topic, each) for each in ("a", "b", "c")] == ["d", None, "d"]
-            await write(kafka, ("c", goal_set("other")), ("d", goal_set("d")))
-            await until(lambda: details(topic, "d") == "d")
-            assert (topic.refused, details(topic, "c")) == (3, "d")
-    refused = [line for line in lines if line["event"] == "goal_record_refused"]
-    assert [(line["topic"], line["partition"], line["offset"]) for line in refused] == [
-        (name, 0, 1),
-        (name, 0, 2),
-        (name, 0, 4),
-    ]
-    assert refused[2]["error"] == "its key is 'c' and its id 'other'; they must be the same."
-
-
 async def test_only_what_is_committed_counts(kafka: KafkaSettings, topic_prefix: str) -> None:
     await make(kafka, partitions=1)
     await write(kafka, ("a", goal_set("a")))

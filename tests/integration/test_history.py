@@ -103,8 +103,7 @@ async def assert_is_that_of_the_topics(environment: dict[str, str], folder: Path
     assert rows.keys() == transcripts.keys()
     store = SqliteHistory(folder)
     for name, of_call in rows.items():
-        assert store.call(name) == stored(of_call)
-        assert store.transcript(name) == transcripts[name]
+        assert (store.call(name), store.transcript(name)) == (stored(of_call), transcripts[name])
     store.close()
 
 

@@ -19,6 +19,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
+from consumers.runtime.process import wall_clock_ms
 from schemas.quarantine import QuarantineRecord
 from schemas.rows import CallRow
 from schemas.topics import TOPIC_BY_SOURCE
@@ -63,10 +64,6 @@ subgoals:
 """
 
 Call = tuple[WireEvent, ...]
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 @pytest.fixture
@@ -201,7 +198,7 @@ async def test_nothing_hostile_breaks_anything_or_changes_a_good_call(
     for number, kind in enumerate(KINDS):
         call = simulate_call(40 + number, start_ms=0, kind=kind).call
         calls[number] = tuple(
-            in_time_order(renamed(shifted(call, seconds_to_now(call, now_ms(), None)), "x"))
+            in_time_order(renamed(shifted(call, seconds_to_now(call, wall_clock_ms(), None)), "x"))
         )
     feed = Feed(environment)
     over_http = tuple(set(calls) - set(OVER_KAFKA))
@@ -234,7 +231,7 @@ async def test_nothing_hostile_breaks_anything_or_changes_a_good_call(
 
         def over_kafka() -> None:
             among(
-                Hostile(0, now_ms).records(records),
+                Hostile(0, wall_clock_ms).records(records),
                 records,
                 lambda each: feed.put(TOPIC_BY_SOURCE[each.source], *each[1:]),
                 events_of(GOOD, calls, OVER_KAFKA)[len(OVER_KAFKA) :],
@@ -247,7 +244,7 @@ async def test_nothing_hostile_breaks_anything_or_changes_a_good_call(
 
         def over_http_by(number: int) -> None:
             sender, count = senders[number], bodies // SENDERS
-            hostile = Hostile(1 + number, now_ms).bodies(count)
+            hostile = Hostile(1 + number, wall_clock_ms).bodies(count)
             if number == 0:
                 among(
                     hostile,

@@ -204,26 +204,6 @@ async def test_without_a_key_every_question_is_answered_at_once(
     }
 
 
-async def test_what_was_answered_is_not_asked_again(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
-    """Neither what is asked twice of one judge, nor by its successor."""
-    with scripted_openai(lambda _: grades("C")) as server:
-        asked = questions(6)
-        fresh = questions(9)[6:]
-        async with reading(environment) as verdicts:
-            with judge(tmp_path / "first.log", asking(server, environment)) as process:
-                await put(environment, [*asked, *asked])
-                await until("the verdicts", partial(verdicts.are_at_least, 6))
-                await until_committed(environment)
-                assert process.signalled(signal.SIGTERM)[0] == 0
-            with judge(tmp_path / "second.log", asking(server, environment)):
-                await put(environment, fresh)
-                await until("the verdicts", partial(verdicts.are_at_least, 9))
-    assert len(verdicts.of([*asked, *fresh])) == 9
-    assert len(server.asked) == 2 * 9
-
-
 async def test_killed_in_the_middle_it_asks_nothing_twice_that_was_answered(
     environment: dict[str, str], tmp_path: Path
 ) -> None:

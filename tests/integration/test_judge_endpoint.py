@@ -4,7 +4,6 @@ none a crash or a guess.
 
 import asyncio
 import json
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -190,33 +189,3 @@ async def test_a_call_costs_a_third_of_the_characters(stops_early: bool, request
     assert chars <= AGENT_INSPECT_CHARS / 3
     # the new part of a turn is read once, not once for each subgoal and trial
     assert cached_share > 0.85
-
-
-async def test_trials_of_a_wave_and_subgoals_of_a_turn_are_asked_side_by_side() -> None:
-    """The endpoint answers none of a wave before it has the whole wave: a turn takes as long as its
-    slowest requests.
-    """
-    waves = {0: 9, 1: 2, 2: 1}
-    gates = {wave: asyncio.Event() for wave in waves}
-    came: Counter[int] = Counter()
-    letters = {"a": "CCIC", "b": "CCC", "c": "CIICC"}
-    seen: dict[str, list[Asked]] = {"a": [], "b": [], "c": []}
-
-    def script(asked: Asked) -> Does:
-        name = next(name for name in seen if f'"{name}"' in asked.user)
-        place = len(seen[name])
-        seen[name].append(asked)
-        # the first one has three trials of each subgoal, and the next ones have one
-        wave = max(0, place - 2)
-        came[wave] += 1
-        if came[wave] == waves[wave]:
-            gates[wave].set()
-        return grades(letters[name][place], gate=gates[wave])
-
-    with scripted_openai(script) as server:
-        async with running_judge(judge_settings(base_url=server.url)) as (judge, _):
-            verdicts = await asyncio.gather(
-                *(judge.ask(question(subgoal_id=name, subgoal=name)) for name in seen)
-            )
-    assert [verdict.result for verdict in verdicts] == [Judged(is_completed=True)] * 3
-    assert {name: len(asked) for name, asked in seen.items()} == {"a": 4, "b": 3, "c": 5}

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from mcp import Client, StdioServerParameters, stdio_client
 
 from streamer.assistant import MAX_CHARS
@@ -21,7 +20,7 @@ from tests.integration.processes import COMMAND, started
 from tests.integration.test_commands_on_topics import call_of_now, write, write_sample
 from tests.integration.test_serve import SOON, Served, address_of, call
 from tests.integration.test_served_commands import LIMITS, WORD, play, spoken, stop
-from tests.support.monitoring import prometheus
+from tests.support.monitoring import about_to_fire
 from tests.support.patience import patient
 
 TOOLS = {
@@ -238,21 +237,8 @@ async def test_a_long_call_is_cut_and_goes_on_from_a_line(served: Served) -> Non
 
 
 async def test_alerts_are_those_that_the_pages_show(tmp_path: Path) -> None:
-    rule = {
-        "alert": "AnswersSlow",
-        "expr": "vector(1) > 0.5",
-        "for": "1h",
-        "annotations": {"summary": "Callers wait."},
-    }
-    rule["labels"] = {"severity": "critical", "agent": "desk"}
-    (tmp_path / "rules.yml").write_text(
-        yaml.safe_dump({"groups": [{"name": "g", "interval": "1s", "rules": [rule]}]})
-    )
-    (tmp_path / "prometheus.yml").write_text(
-        yaml.safe_dump({"rule_files": [str(tmp_path / "rules.yml")]})
-    )
     nobody = {"CALLGAUGE_CONSOLE__ALERTMANAGER": "http://127.0.0.1:1"}
-    with prometheus(tmp_path / "prometheus.yml", tmp_path) as server:
+    with about_to_fire(tmp_path) as server:
         async with assistant(CALLGAUGE_CONSOLE__PROMETHEUS=server, **nobody) as it:
             told = await it.until("find_alerts", "AnswersSlow")
     assert "Alertmanager gives no alerts: ConnectError." in told

@@ -28,6 +28,7 @@ from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
 from consumers.history.sqlite import Batch, SqliteHistory
+from consumers.runtime.process import wall_clock_ms
 from schemas.rows import CallRow, Labels, Row, TurnRow, decode
 from streamer.notebook import score
 from streamer.sources.http.receiving import NEW_CALL_EVENTS
@@ -131,10 +132,6 @@ LONG_SERVICE: Final = pytest.mark.service(
 )
 
 
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 @pytest.fixture
 def environment(environment: dict[str, str], tmp_path: Path) -> dict[str, str]:
     """With a history, and a place for the file of tenants."""
@@ -165,7 +162,7 @@ def write_past_calls(folder: Path, count: int) -> None:
     labels = Labels(agent="noise", tenant=NOISY)
     with closing(SqliteHistory(folder, writes=True)) as store:
         for first in range(0, count, 1_000):
-            at_ms = now_ms()
+            at_ms = wall_clock_ms()
             names = [f"past-{number}" for number in range(first, min(first + 1_000, count))]
             rows = [
                 structs.replace(
@@ -266,7 +263,7 @@ def event(call: str, kind: str, at_ms: int, **more: Any) -> Json:
 
 def long_call(name: str, turns: int) -> Iterator[Json]:
     """A call that goes on, with some hundred characters and one use of a tool in each turn."""
-    begin_ms = now_ms() - turns * 4_000
+    begin_ms = wall_clock_ms() - turns * 4_000
     words = "a word of many " * 14
     yield event(name, "call_started", begin_ms, **NOISE)
     for turn in range(turns):
@@ -308,7 +305,11 @@ def quiet_calls(count: int) -> list[list[WireEvent]]:
             70 + number, start_ms=0, kind=KINDS[number % len(KINDS)], tenant=QUIET
         ).call
         calls.append(
-            list(in_time_order(renamed(shifted(call, seconds_to_now(call, now_ms(), None)), "x")))
+            list(
+                in_time_order(
+                    renamed(shifted(call, seconds_to_now(call, wall_clock_ms(), None)), "x")
+                )
+            )
         )
     return calls
 
@@ -347,7 +348,10 @@ def make_noise(client: Client, load: Load, of_long_call: str) -> None:
     for second in paced(load.seconds, round(load.seconds)):
         new = [
             event(
-                f"noise-{second}-{number}-{uuid.uuid4().hex[:8]}", "call_started", now_ms(), **NOISE
+                f"noise-{second}-{number}-{uuid.uuid4().hex[:8]}",
+                "call_started",
+                wall_clock_ms(),
+                **NOISE,
             )
             for number in range(new_calls)
         ]
@@ -355,7 +359,10 @@ def make_noise(client: Client, load: Load, of_long_call: str) -> None:
             [
                 *new,
                 event(
-                    of_long_call, "user_message", now_ms(), data={"content": f"still here {second}"}
+                    of_long_call,
+                    "user_message",
+                    wall_clock_ms(),
+                    data={"content": f"still here {second}"},
                 ),
             ],
             NOISY,

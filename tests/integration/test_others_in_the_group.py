@@ -14,17 +14,71 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
 from tests.chaos.cluster.administration import committed
 from tests.integration.metrics_page import total
 from tests.integration.processes import Process, started, wait_for
-from tests.integration.test_two_versions import ENDED, SAID, Topics
+from tests.integration.score_log import LOOK_SECONDS, records_on
+from tests.support.patience import patient
 
 WAIT_SECONDS = 40
 ROLE = ("run", "--roles", "sequencer,evaluator")
 pytestmark = [pytest.mark.kafka, pytest.mark.service(partitions=1, limits__closing_grace_ms="300")]
+
+
+class Topics:
+    """Writes calls and reads `scores` of any version."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._environment = environment
+
+    async def send(self, conversation_id: str, *events: dict[str, Any]) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        timed = ({"timestamp": now_ms + place} | event for place, event in enumerate(events))
+        await self.write("audit.events", conversation_id, *timed)
+
+    async def write(self, topic: str, conversation_id: str, *values: dict[str, Any]) -> None:
+        name = self._environment["CALLGAUGE_TOPIC_PREFIX"] + topic
+        async with AIOKafkaProducer(
+            bootstrap_servers=self._environment["CALLGAUGE_BOOTSTRAP"]
+        ) as producer:
+            for value in values:
+                await producer.send_and_wait(
+                    name, json.dumps(value).encode(), key=conversation_id.encode()
+                )
+
+    async def scores(self) -> list[dict[str, Any]]:
+        return [
+            json.loads(each.value)
+            for each in await records_on(self._environment, "scores")
+            if each.value
+        ]
+
+    async def closed(self, *calls: str) -> dict[str, str]:
+        """By call, the reason, once all of them are closed."""
+        deadline = time.monotonic() + patient(WAIT_SECONDS)
+        while time.monotonic() < deadline:
+            reasons = {
+                each["conversation_id"]: each["close_reason"]
+                for each in _closed(await self.scores())
+            }
+            if reasons.keys() >= set(calls):
+                return reasons
+            await asyncio.sleep(LOOK_SECONDS)
+        raise AssertionError(f"waited {WAIT_SECONDS} s in vain for the closings of {calls}")
+
+
+def _closed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [each for each in rows if each.get("state") == "closed"]
+
+
+SAID = (
+    {"message_type": "user", "value": "Hello"},
+    {"message_type": "assistant", "value": "Good day."},
+)
+ENDED = {"type": "call_ended", "reason": "goodbye"}
 
 
 def call_started(agent: str) -> dict[str, Any]:

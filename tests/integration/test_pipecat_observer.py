@@ -133,8 +133,7 @@ async def test_latencies_interruptions_and_tools_are_those_of_pipecat(
         for row in rows
         if isinstance(row, CallRow)
     }
-    assert reasons["plain"] == ("ended", "ended")
-    assert reasons["cancelled"] == ("ended", "cancelled")
+    assert (reasons["plain"], reasons["cancelled"]) == (("ended", "ended"), ("ended", "cancelled"))
 
 
 @pytest.mark.service(limits__idle_ms="4000")

@@ -373,35 +373,6 @@ async def test_a_strangers_open_transaction_delays_its_records_and_not_the_time(
     await inputs.everything()
 
 
-async def test_what_can_never_be_an_event_is_in_quarantine(
-    inputs: Inputs, start: Callable[[], SequencerProcess]
-) -> None:
-    start()
-    producer, topic = inputs._producer, inputs.prefix + PIPECAT
-    await producer.send_and_wait(topic, b"{}")
-    await producer.send_and_wait(topic, None, key=b"call-1")
-    await producer.send_and_wait(topic, b"{}", key=b"k" * 257)
-    await producer.send_and_wait(topic, b"{}", key=b"call-1", headers=[("h", b"x" * 40_000)])
-    await inputs.send(PIPECAT, 10)
-    await inputs.everything()
-    async with AIOKafkaConsumer(
-        inputs.prefix + QUARANTINE_TOPIC,
-        bootstrap_servers=inputs.bootstrap,
-        auto_offset_reset="earliest",
-    ) as consumer:
-        found = [
-            json.loads((await asyncio.wait_for(consumer.getone(), patient(WAIT_SECONDS))).value)
-            for _ in range(4)
-        ]
-    assert [each["reason"] for each in found] == [
-        "empty_key",
-        "undecodable",
-        "empty_key",
-        "record_too_large",
-    ]
-    assert [each["offset"] for each in found] == [0, 1, 2, 3]
-
-
 async def test_a_topic_that_is_missing_is_said_and_others_go_on_after_the_wait(
     inputs: Inputs, start: Callable[[], SequencerProcess]
 ) -> None:

@@ -25,6 +25,7 @@ from aiokafka import AIOKafkaProducer
 
 from consumers.engine.limits import Limits
 from consumers.log.file import FILE_NAME, FileLog, reading
+from consumers.runtime.process import wall_clock_ms
 from schemas.closed_sets import InputSource
 from schemas.events.envelope import envelope_headers
 from schemas.log import REPLAY_OF_HEADER, Event, LogReader, OutgoingRecord, Tick
@@ -253,12 +254,8 @@ pytestmark = pytest.mark.service(partitions=1)
 # Calls, and what is asked of a home again and again until it holds.
 
 
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 def event(name: str, kind: str, **more: Any) -> Said:
-    return name, {"type": kind, "timestamp": now_ms(), **more}
+    return name, {"type": kind, "timestamp": wall_clock_ms(), **more}
 
 
 def spoke(name: str, kind: str, at_ms: int) -> Said:
@@ -273,7 +270,7 @@ def turns(first: int, count: int) -> list[Said]:
     """Questions and answers, 900 ms later, that lie in the past second by second."""
     said = []
     for number in range(first, first + count):
-        at_ms = now_ms() - 3_000 * (first + count - number)
+        at_ms = wall_clock_ms() - 3_000 * (first + count - number)
         said += [
             spoke(f"{number}-a", "user_speech_started", at_ms),
             spoke(f"{number}-b", "user_speech_stopped", at_ms + 500),
@@ -366,7 +363,7 @@ async def test_events_stand_in_the_order_in_which_they_were_acknowledged_and_tic
 ) -> None:
     home.start()
     sent: dict[str, list[Said]] = {"a": [begun(), *turns(0, 2)], "b": [begun(), *turns(0, 1)]}
-    before_ms = now_ms()
+    before_ms = wall_clock_ms()
     for call in ("a", "b"):
         await home.send(call, sent[call])
     more = [*turns(2, 2), over()]
@@ -480,7 +477,7 @@ async def test_a_refused_record_counts_once_however_often_it_is_put_back(home: H
             await asyncio.sleep(LOOK_SECONDS)
         home.processes[-1].signalled(signal.SIGTERM)
 
-    said = {"message_type": "user", "value": "Hello", "timestamp": now_ms() - 30 * DAY_MS}
+    said = {"message_type": "user", "value": "Hello", "timestamp": wall_clock_ms() - 30 * DAY_MS}
     first, second = (json.dumps({**said, "value": word}).encode() for word in ("first", "second"))
     await home.put("call", first)
     home.start()
@@ -513,7 +510,7 @@ async def test_a_refused_record_counts_once_however_often_it_is_put_back(home: H
 
 async def test_what_nobody_can_read_is_in_quarantine_and_stops_nothing(home: Home) -> None:
     long_ago = json.dumps(
-        {"type": "call_started", "timestamp": now_ms() - 30 * DAY_MS, "agent": "desk"}
+        {"type": "call_started", "timestamp": wall_clock_ms() - 30 * DAY_MS, "agent": "desk"}
     ).encode()
     unreadable = {"no JSON": b"no JSON", "no object": b"[1]", "of another day": long_ago}
     for call, value in unreadable.items():

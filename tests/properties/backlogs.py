@@ -26,8 +26,8 @@ from schemas.log import Event, LogReader, Tick
 from schemas.topics import TOPIC_BY_SOURCE
 from tests.chaos.load.silences import Silence
 from tests.properties.evaluation import lasting
+from tests.support.fakes.broker_records import BrokerRecord
 from tests.support.fakes.engine_feed import closings_of
-from tests.support.fakes.log_writer import LogRecord
 
 Place = tuple[InputSource, int]
 """A partition of an input."""
@@ -47,19 +47,6 @@ SETTINGS: Final = SequencerSettings()
 LIVE_STEP_MS: Final = 100
 
 
-class InputRecord(NamedTuple):
-    """A record as aiokafka hands it over."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    key: bytes
-    value: bytes
-    headers: Sequence[tuple[str, bytes]] = ()
-    timestamp_type: int = 1
-
-
 class Brokers:
     """The inputs, and the log in memory. It is the reader of a sequencer and its producer; records
     come when the test says so.
@@ -69,7 +56,7 @@ class Brokers:
         self.begin_ms = min(record[2] for record in records) - 1_000
         self.now_ms_ = self.begin_ms
         self.inputs = {}
-        self.waiting: dict[Place, list[InputRecord]] = {}
+        self.waiting: dict[Place, list[BrokerRecord]] = {}
         for source, number in INPUTS:
             tp = TopicPartition(TOPIC_BY_SOURCE[source], number)
             self.inputs[source, number] = InputPartition(source, tp, self.begin_ms)
@@ -77,11 +64,11 @@ class Brokers:
         for source, number, at_ms, key, value in sorted(records, key=lambda each: each[2]):
             waiting = self.waiting[source, number]
             waiting.append(
-                InputRecord(
-                    TOPIC_BY_SOURCE[source], number, len(waiting), at_ms, key.encode(), value
+                BrokerRecord(
+                    TOPIC_BY_SOURCE[source], len(waiting), at_ms, key.encode(), value, number
                 )
             )
-        self.log: list[list[LogRecord]] = [[] for _ in range(PARTITIONS)]
+        self.log: list[list[BrokerRecord]] = [[] for _ in range(PARTITIONS)]
         self.recreated: list[InputPartition] = []
         self.partitions_ms = 0
         self.most: dict[Place, int] = {}
@@ -146,7 +133,7 @@ class Brokers:
     async def send_batch(self, batch: Any, topic: str, *, partition: int) -> Any:
         log = self.log[partition]
         for key, value, headers in batch.records:
-            log.append(LogRecord(topic, len(log), self.now_ms_, key, value, partition, headers))
+            log.append(BrokerRecord(topic, len(log), self.now_ms_, key, value, partition, headers))
         acknowledged = asyncio.get_running_loop().create_future()
         acknowledged.set_result(SimpleNamespace(timestamp=self.now_ms_))
         return acknowledged
@@ -181,7 +168,7 @@ class Found(NamedTuple):
     closings: Counter[str]
 
 
-def folded(log: Sequence[LogRecord], limits: Limits = LIMITS) -> Found:
+def folded(log: Sequence[BrokerRecord], limits: Limits = LIMITS) -> Found:
     """Folds a partition of the log, and checks on the way that no event comes behind a tick above
     it.
     """

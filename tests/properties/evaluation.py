@@ -287,8 +287,3 @@ def rows_of_calls(effects: Iterable[Effect]) -> dict[str, list[Json]]:
         }
         by_call.setdefault(row.conversation_id, []).append(plain)
     return by_call
-
-
-def is_closed_by(effect: Effect, conversation_id: str) -> bool:
-    """Whether it closes this call."""
-    return any(closed.conversation_id == conversation_id for closed in closings_of([effect]))

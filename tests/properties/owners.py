@@ -32,7 +32,9 @@ from schemas.log import LogReader, Next, Placed, Tick, placed_in
 from schemas.rows import Row, decode
 from schemas.topics import QUARANTINE_TOPIC, SCORES_TOPIC
 from tests.properties.evaluation import RULES, EveryCall
-from tests.support.fakes.log_writer import LogRecord, LogWriter
+from tests.support.fakes.broker_records import BrokerRecord
+from tests.support.fakes.log_writer import LogWriter
+from tests.support.known import some
 
 LIMITS = Limits(max_event_time_skew_ms=0)
 """Events of these calls have times of their own, far from those of the broker."""
@@ -90,7 +92,7 @@ class Log(LogWriter):
         self.now_ms = 0
         self._steps = deque(steps)
         self._ticked: dict[InputSource, int] = {}
-        self._since_tick: list[LogRecord] = []
+        self._since_tick: list[BrokerRecord] = []
 
     @classmethod
     def of(cls, arrivals: Iterable[Arrival], *, has_ticks: bool = False) -> "Log":
@@ -108,7 +110,7 @@ class Log(LogWriter):
         steps = [f"{each.what} {each.number or each.arrival}" for each in self._steps]
         return f"{len(self.records)} records, {len(steps)} steps: " + "\n".join(steps)[:20_000]
 
-    def record_at(self, offset: int) -> LogRecord | None:
+    def record_at(self, offset: int) -> BrokerRecord | None:
         """The record there; None at the end of all steps."""
         while offset >= len(self.records) and self._steps:
             self._take(self._steps.popleft())
@@ -133,7 +135,7 @@ class Log(LogWriter):
         )
         self._since_tick.append(record)
 
-    def tick(self, known_ms: int) -> LogRecord:
+    def tick(self, known_ms: int) -> BrokerRecord:
         self.now_ms = max(self.now_ms, known_ms)
         self._ticked = dict(self._next)
         self._since_tick = []
@@ -163,10 +165,9 @@ class Log(LogWriter):
             case _:
                 pass
 
-    def _copy(self, events: Iterable[LogRecord], term: int) -> None:
+    def _copy(self, events: Iterable[BrokerRecord], term: int) -> None:
         for each in events:
-            placed = placed_in(each.headers)
-            assert placed is not None
+            placed = some(placed_in(each.headers))
             again = Placed(term, placed.origin)
             self.again(again, each.key, each.value, each.headers[:-1])
 
@@ -333,8 +334,7 @@ class Owner:
                     self.write()
                     return
                 if not self.evaluator.closing_calls:
-                    wakeup_ms = self.evaluator.next_wakeup()
-                    assert wakeup_ms is not None
+                    wakeup_ms = some(self.evaluator.next_wakeup())
                     self.log.tick(wakeup_ms)
         raise AssertionError("calls do not end")
 

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from schemas.closed_sets import InputSource
 from schemas.log import Event, LogReader, Next, Origin, Placed, Tick, placed_in
 from schemas.topics import TOPIC_BY_SOURCE
+from tests.support.fakes.broker_records import BrokerRecord
 
 Place = tuple[InputSource, int]
 """A partition of an input."""
@@ -30,15 +31,6 @@ class Sent(NamedTuple):
     number: int
     partition: int
     time_ms: int
-
-
-class LogRecord(NamedTuple):
-    """A record of the log."""
-
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[tuple[str, bytes]]
 
 
 class Input:
@@ -76,7 +68,7 @@ class World:
         self.now_ms = BEGIN_MS
         self.inputs = {place: Input() for place in PLACES}
         self.hides = False
-        self.log: list[list[LogRecord]] = [[] for _ in range(PARTITIONS)]
+        self.log: list[list[BrokerRecord]] = [[] for _ in range(PARTITIONS)]
         self.newest = dict.fromkeys(PLACES, _NO_RECORD)
         self.group_generation = 0
         self.sent: list[tuple[Place, int, Sent]] = []
@@ -88,7 +80,7 @@ class World:
         self.sent.append((place, len(records), sent))
         records.append(sent)
 
-    def append(self, partition: int, record: LogRecord) -> None:
+    def append(self, partition: int, record: BrokerRecord) -> None:
         """A record of a sequencer has come to the log."""
         self.log[partition].append(record._replace(offset=len(self.log[partition])))
         placed = placed_in(record.headers)
@@ -124,7 +116,7 @@ class Sequencer:
         self._silent_ms = dict.fromkeys(PLACES, 0)
         self._looked_ms = dict.fromkeys(PLACES, world.now_ms)
         self._asked: dict[Place, Ask] = {}
-        self._sending: list[deque[LogRecord]] = [deque() for _ in range(PARTITIONS)]
+        self._sending: list[deque[BrokerRecord]] = [deque() for _ in range(PARTITIONS)]
         self._told_ms = [0] * PARTITIONS
         self.is_alive = True
         self.tick()
@@ -231,10 +223,12 @@ class Sequencer:
         if passed_ms - self._told_ms[sent.partition] >= TICK_MS:
             self._told_ms[sent.partition] = passed_ms
             tick = Tick.of(self.term, passed_ms, {}, self._names_of_left_out())
-            self._sending[sent.partition].append(LogRecord(0, None, tick.value(), [tick.header()]))
+            self._sending[sent.partition].append(
+                BrokerRecord(key=None, value=tick.value(), headers=[tick.header()])
+            )
         origin = Origin(place[0], at.generation, place[1], at.offset, sent.time_ms)
-        record = LogRecord(
-            0, b"key", str(sent.number).encode(), [Placed(self.term, origin).header()]
+        record = BrokerRecord(
+            value=str(sent.number).encode(), headers=[Placed(self.term, origin).header()]
         )
         self._sending[sent.partition].append(record)
         self._next[place] = Next(at.generation, at.offset + 1)
@@ -269,7 +263,7 @@ class Sequencer:
         }
         tick = Tick.of(self.term, self.known_ms, positions, self._names_of_left_out())
         for sending in self._sending:
-            sending.append(LogRecord(0, None, tick.value(), [tick.header()]))
+            sending.append(BrokerRecord(key=None, value=tick.value(), headers=[tick.header()]))
 
     def _names_of_left_out(self) -> list[str]:
         return [f"{TOPIC_BY_SOURCE[source]} {partition}" for source, partition in self._left_out()]
@@ -386,7 +380,7 @@ def lived(acts: Iterable[Act], kind: type[Sequencer] = Sequencer) -> World:
 # The laws.
 
 
-def reading(records: Sequence[LogRecord]) -> Iterator[tuple[LogReader, Event | Tick | None]]:
+def reading(records: Sequence[BrokerRecord]) -> Iterator[tuple[LogReader, Event | Tick | None]]:
     """What a reader returns of these records, one after the other, and the reader as it is then."""
     reader = LogReader()
     for record in records:

@@ -51,11 +51,15 @@ def test_a_turn_without_an_answer_has_no_unknown_times() -> None:
         ("bot_speech_stopped", 0),
     ):
         feed.speech(kind, at_ms)
-    feed.send(
-        "pipecat", {"type": "user_started_speaking", "data": {"frame": "UserStartedSpeaking"}}, 780
+    (
+        feed.send(
+            "pipecat",
+            {"type": "user_started_speaking", "data": {"frame": "UserStartedSpeaking"}},
+            780,
+        )
+        .speech("user_speech_started", 780)
+        .send("audit", {"message_type": "user", "value": "Hello."}, 2_100)
     )
-    feed.speech("user_speech_started", 780)
-    feed.send("audit", {"message_type": "user", "value": "Hello."}, 2_100)
     (call,) = feed.evaluator._calls.values()
     times = times_now(call.live, 1)
     assert times is not None

@@ -101,15 +101,18 @@ def test_a_text_that_takes_the_place_of_one_as_long_is_read() -> None:
     """On a phone line the log's texts are no part of the turns, so nothing but the text itself says
     that it is another.
     """
-    feed = Feed()
-    feed.send("audit", {"message_type": "user", "value": "I want ham", "turn_id": 1}, 1_000)
-    feed.bot_text("Yes.", 1_500)
-    feed.heard("And bread", 5_000)
-    feed.bot_text("Yes.", 5_500)
-    feed.heard("And", 15_000)
+    feed = (
+        Feed()
+        .send("audit", {"message_type": "user", "value": "I want ham", "turn_id": 1}, 1_000)
+        .bot_text("Yes.", 1_500)
+        .heard("And bread", 5_000)
+        .bot_text("Yes.", 5_500)
+        .heard("And", 15_000)
+    )
     assert [talk.user.words for talk in feed.values("talk", 1) if talk is not None] == [3]
-    feed.send("audit", {"type": "user_text_updated", "text": "I w an ham", "turn_id": 1}, 20_000)
-    feed.advance(10_000_000)
+    feed.send(
+        "audit", {"type": "user_text_updated", "text": "I w an ham", "turn_id": 1}, 20_000
+    ).advance(10_000_000)
     assert feed.values("talk", 1)[-1].user.words == 4
 
 
@@ -117,10 +120,7 @@ def test_the_first_sound_of_the_bot_takes_answers_back_that_were_known_by_their_
     """Of every turn, when it is heard: whether the bot says when it speaks is a fact about the
     call.
     """
-    feed = Feed()
-    feed.heard("I lost my badge.", 1_000)
-    feed.bot_text("Yes.", 1_500)
-    feed.heard("And bread", 5_000)
+    feed = Feed().heard("I lost my badge.", 1_000).bot_text("Yes.", 1_500).heard("And bread", 5_000)
     assert feed.latencies() == {1: 500.0}
     feed.speech("bot_speech_started", 5_700)
     assert feed.latencies() == {1: "withdrawn", 2: 700.0}

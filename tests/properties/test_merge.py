@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from consumers.sequencer.merge import InputPartition, merged
 from schemas.log import SOURCES, Next
-from tests.support.fakes.log_writer import LogRecord
+from tests.support.fakes.broker_records import BrokerRecord
 
 TIMES_MS = st.integers(0, 50)
 
@@ -31,7 +31,7 @@ def test_records_of_an_input_are_appended_in_its_order(
     appended: list[tuple[str, int]] = []
     for number, times_ms, until_ms in [*polls, (0, [0], None)]:
         records = [
-            LogRecord("input", read[number] + place, at_ms, b"key", b"", 0, ())
+            BrokerRecord("input", read[number] + place, at_ms, b"key", b"", 0, ())
             for place, at_ms in enumerate(times_ms)
         ]
         read[number] += len(records)

@@ -26,6 +26,7 @@ from tests.properties.evaluation import (
 from tests.properties.steered_calls import drawn
 from tests.support.calls.wire_calls import arrivals_of
 from tests.support.fakes.engine_feed import T0_MS, Json, closings_of, rows_of
+from tests.support.known import some
 
 STEP_MS = 5
 
@@ -51,13 +52,11 @@ def test_time_before_a_deadline_changes_nothing(data: st.DataObject) -> None:
         open_call._judged._plan()
         open_call._plan()
         assert open_call.next_decision_ms == due_ms, "a deadline has changed and was not set"
-        wakeup_ms = paused.next_wakeup()
-        assert wakeup_ms is not None
+        wakeup_ms = some(paused.next_wakeup())
         assert wakeup_ms <= due_ms, "this would be slept through"
         now_ms = min(arrival.broker_time_ms + pauses[place % len(pauses)], due_ms - 1)
         assert paused.advance(now_ms) == []
-        wakeup_ms = paused.next_wakeup()
-        assert wakeup_ms is not None
+        wakeup_ms = some(paused.next_wakeup())
         assert now_ms < wakeup_ms <= due_ms
     assert paused.advance(end_of(arrivals)) == steady.advance(end_of(arrivals))
 

@@ -3,7 +3,7 @@ does not.
 """
 
 import json
-from typing import Any, NamedTuple
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +24,7 @@ from tests.support.calls.strategies import (
     PIPECAT_EVENTS,
 )
 from tests.support.calls.wire_calls import arrivals_of
+from tests.support.fakes.broker_records import BrokerRecord
 from tests.support.fakes.engine_feed import rows_of
 from tests.support.laws import examples
 
@@ -70,18 +71,6 @@ def test_any_sequence_of_valid_events_is_folded(data: st.DataObject, limits: Lim
         is_closed = isinstance(row, CallRow) and row.state == "closed"
         closed[row.conversation_id] = closed.get(row.conversation_id, 0) + is_closed
     assert all(count >= 1 for count in closed.values())
-
-
-class Record(NamedTuple):
-    """The parts of a broker's record that intake reads."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes]]
 
 
 _scalars = st.one_of(
@@ -145,7 +134,7 @@ _header_values = st.one_of(
 )
 _header_names = st.sampled_from(["ce_id", "ce_source", "ce_type", "ce_sequence", "other"])
 _records = st.builds(
-    Record,
+    BrokerRecord,
     topic=st.just("audit.events"),
     partition=st.integers(0, 3),
     offset=st.just(0),
@@ -159,7 +148,7 @@ _records = st.builds(
 @examples(times=4)
 @given(st.lists(st.tuples(_inputs, _records), min_size=1, max_size=6), st.booleans())
 def test_any_bytes_are_folded_or_quarantined(
-    records: list[tuple[tuple[InputSource, bytes | None], Record]], checks_time: bool
+    records: list[tuple[tuple[InputSource, bytes | None], BrokerRecord]], checks_time: bool
 ) -> None:
     limits = Limits(max_event_time_skew_ms=60_000 if checks_time else 0)
     evaluator = fresh(limits)

@@ -3,12 +3,15 @@ length.
 """
 
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 
 from consumers.engine.redaction.redactor import MAX_CHARS, Redactor
 from schemas.redaction import RedactionRules
 
+T = TypeVar("T")
 MOST_SECONDS = 30.0
 """Of a processor. They take 0.1 to 1.5 s; quadratic growth with the length takes many minutes."""
 
@@ -60,26 +63,26 @@ SHAPES = {
 }
 
 
+def in_time(redact: Callable[[], T]) -> T:
+    """What comes of it, within the time."""
+    began = time.thread_time()
+    redacted = redact()
+    assert time.thread_time() - began < MOST_SECONDS
+    return redacted
+
+
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_a_long_text_costs_what_its_length_is_worth(shape: str) -> None:
     text = (shape * (MAX_CHARS // len(shape) + 1))[:MAX_CHARS]
     redactor = Redactor(RedactionRules(patterns={"MINE": r"\bq{1,20}.{0,20}"}))
-    began = time.thread_time()
-    redactor.redact(text)
-    assert time.thread_time() - began < MOST_SECONDS
+    in_time(lambda: redactor.redact(text))
 
 
 def test_so_does_a_value_with_many_texts() -> None:
-    began = time.thread_time()
-    redacted = Redactor().redact_value([{"phone": "4155550142 "}] * 50_000)
-    assert time.thread_time() - began < MOST_SECONDS
-    assert redacted[0] == {"phone": "[PHONE] "}
-    assert redacted[-1] == {"phone": "[TOO_LONG]"}
+    redacted = in_time(lambda: Redactor().redact_value([{"phone": "4155550142 "}] * 50_000))
+    assert (redacted[0], redacted[-1]) == ({"phone": "[PHONE] "}, {"phone": "[TOO_LONG]"})
 
 
 def test_and_a_pattern_that_fits_everywhere() -> None:
-    text = "[CARD]a" * (MAX_CHARS // 7)
-    began = time.thread_time()
-    redacted = Redactor(RedactionRules(patterns={"ANY": "."})).redact(text)
-    assert time.thread_time() - began < MOST_SECONDS
-    assert redacted == "[CARD][ANY]" * (MAX_CHARS // 7)
+    redactor, text = Redactor(RedactionRules(patterns={"ANY": "."})), "[CARD]a" * (MAX_CHARS // 7)
+    assert in_time(lambda: redactor.redact(text)) == "[CARD][ANY]" * (MAX_CHARS // 7)

@@ -2,6 +2,7 @@
 machine.
 """
 
+import json
 import re
 import shutil
 import subprocess
@@ -61,6 +62,24 @@ def shipped_alertmanager(receiver: str, work: Path) -> Iterator[str]:
         (work / "secrets" / f"slack-{team}").write_text(f"{receiver}/slack-{team}")
         (work / "secrets" / f"pagerduty-{team}").write_text(f"key-{team}")
     with alertmanager(file, work) as address:
+        yield address
+
+
+@contextmanager
+def about_to_fire(work: Path) -> Iterator[str]:
+    """Prometheus with one alert that waits to fire; gives its address."""
+    rule = {
+        "alert": "AnswersSlow",
+        "expr": "vector(1) > 0.5",
+        "for": "1h",
+        "labels": {"severity": "critical", "agent": "desk"},
+        "annotations": {"summary": "Callers wait."},
+    }
+    group = {"name": "g", "interval": "1s", "rules": [rule]}
+    (work / "rules.yml").write_text(json.dumps({"groups": [group]}))
+    config = work / "prometheus.yml"
+    config.write_text(json.dumps({"rule_files": [str(work / "rules.yml")]}))
+    with prometheus(config, work) as address:
         yield address
 
 

@@ -6,7 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from confluent_kafka import Producer
 
@@ -70,13 +70,14 @@ class Script:
         self.until_ready(member)
         return member
 
-    def until_ready(self, member: Member) -> None:
+    def until_ready(self, member: Member) -> Self:
         """Waits until the process in this place works."""
         self.until(
             member.name, lambda: member.is_running and any(said in member.text for said in READY)
         )
+        return self
 
-    def send(self, name: str, events: Iterable[EventTemplate]) -> None:
+    def send(self, name: str, events: Iterable[EventTemplate]) -> Self:
         """Sends events of a call; they are on the broker afterwards."""
         self._send(
             name,
@@ -85,13 +86,15 @@ class Script:
                 for event in events
             ],
         )
+        return self
 
-    def tell(self, name: str, source: str, **fields: str) -> None:
+    def tell(self, name: str, source: str, **fields: str) -> Self:
         """Sends one event of a call with the present time."""
         self._send(
             name,
             [(source, json.dumps({"timestamp": time.time_ns() // 1_000_000, **fields}).encode())],
         )
+        return self
 
     def _send(self, name: str, events: Iterable[tuple[str, bytes]]) -> None:
         for source, value in events:
@@ -100,11 +103,12 @@ class Script:
         if left := self._producer.flush(patient(SEND_SECONDS)):
             raise RunError(f"the broker did not take {left} records")
 
-    def until(self, what: str, is_so: Callable[[], Any], seconds: float = WAIT_SECONDS) -> None:
+    def until(self, what: str, is_so: Callable[[], Any], seconds: float = WAIT_SECONDS) -> Self:
         """Lets time pass until something is so."""
         if not self.perhaps(is_so, seconds):
             tails = "\n".join(member.tail() for member in self.stage.members)
             raise RunError(f"waited in vain for {what}; the last lines of each process:\n{tails}")
+        return self
 
     def perhaps(self, is_so: Callable[[], Any], seconds: float) -> bool:
         """Lets time pass until something is so, or for so long; whether it is so."""
@@ -116,12 +120,13 @@ class Script:
                 self._scored[(record.key or b"").decode()] += 1
         return True
 
-    def until_scored(self, name: str) -> None:
+    def until_scored(self, name: str) -> Self:
         """Waits for a new record of `scores` about a call, which readers of committed
         records see.
         """
         before = self._scored[name]
         self.until(f"a score of {name}", lambda: self._scored[name] > before)
+        return self
 
     def until_appended(self) -> None:
         """Waits until a tick says that all that was sent is in the log."""
@@ -158,24 +163,27 @@ class Script:
 
         self.until("a commit behind the last record", is_read)
 
-    def until_closed(self, names: Iterable[str], seconds: float = WAIT_SECONDS) -> None:
+    def until_closed(self, names: Iterable[str], seconds: float = WAIT_SECONDS) -> Self:
         """Waits until these calls are closed."""
         wanted = {name.encode() for name in names}
         self.until(
             f"the end of {sorted(wanted)}", lambda: wanted <= self.stage.closed_keys, seconds
         )
+        return self
 
-    def finish(self, names: Iterable[str]) -> None:
+    def finish(self, names: Iterable[str]) -> Self:
         """Waits until these calls are closed, or do not close; then the evaluators leave."""
         wanted = {name.encode() for name in names}
         if not self.perhaps(lambda: wanted <= self.stage.closed_keys, CLOSE_SECONDS):
             self.stage.note("not every call closes")
         self.stage.part_in_peace()
+        return self
 
-    def kill(self, member: Member) -> None:
+    def kill(self, member: Member) -> Self:
         """kill -9; returns when the next process in its place reads."""
         member.kill()
         self.until_ready(member)
+        return self
 
 
 def call(seed: int) -> CallTemplate:

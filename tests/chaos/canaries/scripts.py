@@ -33,14 +33,15 @@ def _fencing(script: Script) -> None:
     first, middle, last = split(call(1), 3)
     members = [script.evaluator(), script.evaluator()]
     owner = _owner(script, members)
-    script.send(name, first)
-    script.until("the owner to hesitate", lambda: HESITATES in owner.text)
+    script.send(name, first).until("the owner to hesitate", lambda: HESITATES in owner.text)
     owner.freeze(LONGEST_FREEZE_SECONDS)
     script.until_scored(name)
     owner.thaw()
-    script.until("the former owner to write", lambda: HAS_WRITTEN in owner.text)
-    script.send(name, [*middle, *last])
-    script.finish([name])
+    (
+        script.until("the former owner to write", lambda: HAS_WRITTEN in owner.text)
+        .send(name, [*middle, *last])
+        .finish([name])
+    )
 
 
 def _first(script: Script) -> None:
@@ -53,9 +54,7 @@ def _first(script: Script) -> None:
     script.until_read()
     script.send("open", middle)
     script.until_read()
-    script.kill(owner)
-    script.send("open", last)
-    script.finish(["open"])
+    script.kill(owner).send("open", last).finish(["open"])
 
 
 def _place(script: Script) -> None:
@@ -65,8 +64,7 @@ def _place(script: Script) -> None:
     template = call(3)
     first, last = template.events[:1], template.events[1:]
     for name in names:
-        script.send(name, first)
-        script.until_scored(name)
+        script.send(name, first).until_scored(name)
     script.kill(owner)
     for name in names:
         script.send(name, last)
@@ -95,7 +93,7 @@ def _versions(script: Script) -> None:
     _late_records(script, comes_back_older)
 
 
-def _late_records(script: Script, changes_owner: Callable[[], None]) -> None:
+def _late_records(script: Script, changes_owner: Callable[[], object]) -> None:
     done = [f"done-{number}" for number in range(CALLS)]
     for number, name in enumerate(done):
         script.send(name, call(20 + number).events)
@@ -153,8 +151,9 @@ def _remade(script: Script) -> None:
         script.send(name, [event for event in call(40 + number).events if event.source == "audit"])
     sequencer.thaw()
     script.until_appended()
-    script.tell("alone", "audit", type="call_ended", reason="goodbye")
-    script.finish([*few, *many, "alone"])
+    script.tell("alone", "audit", type="call_ended", reason="goodbye").finish(
+        [*few, *many, "alone"]
+    )
 
 
 def _make_anew(script: Script, source: str) -> None:

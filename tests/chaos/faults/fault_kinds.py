@@ -19,6 +19,7 @@ from aiokafka.admin import RecordsToDelete
 from aiokafka.errors import KafkaError
 from confluent_kafka import Consumer, KafkaException, Producer
 
+from consumers.runtime.process import wall_clock_ms
 from schemas.closed_sets import InputSource
 from schemas.log import Next
 from schemas.topics import EVENTS_TOPIC
@@ -671,7 +672,7 @@ def _fill(scene: Scene, records: int) -> None:
         for key in scene.rng.choices(sorted(stage.closed_keys), k=records):
             value = {
                 "message_type": "user",
-                "timestamp": str(_now_ms()),
+                "timestamp": str(wall_clock_ms()),
                 "value": "Is anybody there?",
             }
             writer.produce(stage.topic_of(FILLED), json.dumps(value).encode(), key, number)
@@ -715,7 +716,7 @@ def open_transaction(scene: Scene) -> str | None:
     writer = Producer(
         {"bootstrap.servers": stage.cluster.bootstrap, "transactional.id": name, "log_level": 0}
     )
-    since_ms = _now_ms()
+    since_ms = wall_clock_ms()
     try:
         writer.init_transactions(ANSWER_SECONDS)
         writer.begin_transaction()
@@ -735,7 +736,7 @@ def open_transaction(scene: Scene) -> str | None:
             if ending.is_alive():
                 stage.after(LOOK_AGAIN_SECONDS, over)
             else:
-                stage.excuses.append(Excuse(topic, since_ms, _now_ms() + LATE_MS))
+                stage.excuses.append(Excuse(topic, since_ms, wall_clock_ms() + LATE_MS))
 
         over()
 
@@ -750,10 +751,6 @@ def _abort(writer: Producer) -> None:
         except KafkaException:
             continue
         return
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _answers_and_is_quiet(scene: Scene) -> bool:

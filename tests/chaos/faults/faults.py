@@ -46,7 +46,6 @@ class Fault(StrEnum):
     LEADER_CUT_OFF = "leader of an input cut off"
 
 
-BROKER_FAULTS: Final = frozenset({Fault.BROKER_TERMINATED, Fault.BROKER_KILLED})
 SEVERAL_BROKERS: Final = frozenset(
     {Fault.COORDINATOR_MOVED, Fault.OUT_OF_SIGHT, Fault.LEADER_CUT_OFF}
 )

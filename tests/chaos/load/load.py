@@ -27,6 +27,7 @@ from zlib import crc32
 from aiokafka.partitioner import murmur2
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from consumers.runtime.process import wall_clock_ms
 from schemas.topics import SCORES_TOPIC, TOPIC_BY_SOURCE
 from streamer.sources.simulator.plan import CallKind
 from tests.chaos.cluster.cluster import tied_to_us
@@ -219,7 +220,7 @@ class Load:
         self._bad_producers: dict[tuple[str, str], Producer] = {}
         self._by_hand = ThreadPoolExecutor(1)
         self._pool = make_pool(seed, POOL_CALLS, kinds)
-        now_ms = _now_ms()
+        now_ms = wall_clock_ms()
         self._lines = [_Line() for _ in range(lines)]
         # ascending: a heap
         self._due = [(now_ms + int(ramp_seconds * 1_000 * n / lines), n) for n in range(lines)]
@@ -231,14 +232,14 @@ class Load:
         self._look_for_partitions()
         self._send_again()
         due = self._due
-        while due and due[0][0] <= (now_ms := _now_ms()):
+        while due and due[0][0] <= (now_ms := wall_clock_ms()):
             due_ms, number = due[0]
             heapq.heapreplace(due, (self._advance(self._lines[number], due_ms), number))
             self.report.behind_ms = now_ms - due_ms
         if self._has_poison and now_ms >= self._poison_due_ms:
             self._poison_due_ms = now_ms + int(POISON_SECONDS * 1_000)
             self._send_poison(now_ms)
-        self._play_silences(_now_ms())
+        self._play_silences(wall_clock_ms())
         self._poll()
         self._look_at_pauses()
 
@@ -343,19 +344,19 @@ class Load:
         """Sends a heavy call, from its beginning to its end."""
         name = heavy_name(self.report.heavy).encode()
         self.report.heavy += 1
-        for source, value in heavy_call(_now_ms()):
+        for source, value in heavy_call(wall_clock_ms()):
             self._send(source, value, name, partition_of(source, name, self._partitions[source]))
 
     def end(self) -> None:
         """Ends every call that is open and waits until the broker has everything."""
         self._silences_due_ms = None
         while self._silences:  # to their ends: a silence that is cut short proves nothing
-            self._play_silences(_now_ms())
+            self._play_silences(wall_clock_ms())
             self._poll()
             time.sleep(STEP_SECONDS)
         for source in list(self._held):
             self.resume(source)
-        now_ms = _now_ms()
+        now_ms = wall_clock_ms()
         ended = json.dumps(
             {"type": "call_ended", "timestamp": now_ms, "reason": "goodbye"}
         ).encode()
@@ -503,10 +504,6 @@ class Load:
 
 def _is_unknown(error: KafkaError) -> bool:
     return error.code() in (KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _tell(report: Report) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from consumers.runtime.process import wall_clock_ms
 from tests.chaos.cluster.cluster import Cluster
 from tests.chaos.evaluators.fleet import (
     ALTERED,
@@ -71,7 +72,7 @@ def _measured(plan: Plan, cluster: Cluster, folder: Path, say: Say, *, in_order:
             victim.terminate(for_good=True)
         else:
             victim.kill(for_good=True)
-        killed_at, killed_ms = time.monotonic(), _now_ms()
+        killed_at, killed_ms = time.monotonic(), wall_clock_ms()
         how = "SIGTERM" if in_order else "kill -9"
         stage.note(f"{how} evaluator 1 of 2, which had partitions {sorted(waiting)}")
         lost = len(waiting)
@@ -112,16 +113,12 @@ def _is_live(record: ReadRecord, killed_ms: int) -> bool:
     if not record.value:
         return False
     known_ms = int(json.loads(record.value).get("known_ms", 0))
-    return known_ms > killed_ms and _now_ms() - known_ms < LIVE_MS
+    return known_ms > killed_ms and wall_clock_ms() - known_ms < LIVE_MS
 
 
 def _read_again(survivor: Member) -> float:
     """How many events it has folded so far that a former owner had folded."""
     return total(survivor, "callgauge_events_total", outcome="replayed")
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 # -- three brokers: the leader of every partition is killed once, under load

@@ -3,13 +3,12 @@ time.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 from schemas.closed_sets import InputSource
 from schemas.log import Next, Origin, Placed, Tick
 from schemas.topics import EVENTS_TOPIC
-from tests.benchmarks.traffic import BrokerRecord
+from tests.support.fakes.broker_records import BrokerRecord
 
 
 class PlacedRecords:
@@ -35,7 +34,7 @@ class PlacedRecords:
         )
         headers = (*record.headers, placed.header())
         return self._append(
-            replace(record, headers=headers), record.timestamp if at_ms is None else at_ms
+            record._replace(headers=headers), record.timestamp if at_ms is None else at_ms
         )
 
     def tick(
@@ -43,13 +42,11 @@ class PlacedRecords:
     ) -> Any:
         """Appends a tick; it says where the inputs stand here, or these positions."""
         tick = Tick.of(self.term, known_ms, self.positions if positions is None else positions)
-        record = BrokerRecord("", 0, 0, b"", tick.value(), headers=(tick.header(),))
-        # as a tick has none
-        return self._append(replace(record, key=None), known_ms)  # type: ignore[arg-type]
+        record = BrokerRecord(key=None, value=tick.value(), headers=(tick.header(),))
+        return self._append(record, known_ms)
 
     def _append(self, record: BrokerRecord, at_ms: int) -> Any:
-        placed = replace(
-            record,
+        placed = record._replace(
             topic=self._topic,
             partition=self._partition,
             offset=len(self.records),

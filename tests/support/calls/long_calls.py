@@ -10,9 +10,10 @@ from consumers.engine.evaluator import NO_LIMITS
 from schemas.closed_sets import InputSource
 from schemas.rows import CallRow, Row, TurnRow, WordsRow
 from schemas.topics import TOPIC_BY_SOURCE
-from tests.benchmarks.traffic import START_MS, BrokerRecord
+from tests.benchmarks.traffic import START_MS
 from tests.support.calls.report_calls import words_of
 from tests.support.calls.rows_of_calls import rows_in_steps
+from tests.support.fakes.broker_records import BrokerRecord
 
 Input = tuple[InputSource, BrokerRecord]
 

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 from consumers.engine.admission import Arrival
 from consumers.engine.effects import Count, Effect, PublishRow, PublishTranscript
@@ -46,7 +46,7 @@ def assert_in_catalogue(count: Count) -> None:
 
 class Feed:
     """One evaluator and its effects so far. Times given in ms count from `T0_MS`; the broker takes
-    events at once.
+    events at once. What happens in a call is told in one go: `feed.spoke(...).advance(...)`.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -66,7 +66,7 @@ class Feed:
         key: str = "call",
         offset: int | None = None,
         envelope: Envelope | None = None,
-    ) -> Sequence[Effect]:
+    ) -> Self:
         """One event, logged at `at_ms`."""
         source = SOURCE_OF[stream]
         value = json.dumps({"timestamp": T0_MS + at_ms} | event).encode()
@@ -79,19 +79,19 @@ class Feed:
         self._taken.append(arrival)
         return self._keep(self.evaluator.receive(arrival))
 
-    def advance(self, now_ms: int) -> Sequence[Effect]:
+    def advance(self, now_ms: int) -> Self:
         """Broker time has come to `now_ms`, and every call that is over closes."""
         self._taken.append(T0_MS + now_ms)
         return self._keep(self.evaluator.advance(T0_MS + now_ms))
 
-    def close_all(self) -> Sequence[Effect]:
+    def close_all(self) -> Self:
         """Every call that is over closes, while broker time stands still."""
         closed: list[Effect] = []
         while self.evaluator.closing_calls:
             closed += self.evaluator.close_some()
         return self._keep(closed)
 
-    def hand_over(self, successor: PartitionEvaluator) -> None:
+    def hand_over(self, successor: PartitionEvaluator) -> Self:
         """Another evaluator goes on: it folds again from the first record of the oldest open call
         on, and says nothing.
         """
@@ -114,11 +114,12 @@ class Feed:
                     successor.evict(evicted[taken.offset], taken)
                 successor.receive(taken)
         self.evaluator = successor
+        return self
 
-    def _keep(self, effects: Sequence[Effect]) -> Sequence[Effect]:
+    def _keep(self, effects: Sequence[Effect]) -> Self:
         self.latest = list(effects)
         self.effects += effects
-        return effects
+        return self
 
     # Acts of callers, bots and agents; times are those of the sound, events are logged `behind_ms`
     # later.
@@ -130,7 +131,7 @@ class Feed:
         *,
         text: str | None = "Hello",
         behind_ms: int = 0,
-    ) -> None:
+    ) -> Self:
         """The simulated caller is heard from `start_ms` (to `end_ms`) and means to say `text`."""
         self._audio("audio_start", "simulated_user", start_ms, behind_ms)
         if text is not None:
@@ -139,59 +140,65 @@ class Feed:
             )
         if end_ms is not None:
             self._audio("audio_end", "simulated_user", end_ms, behind_ms)
+        return self
 
     def assistant_audio(
         self, start_ms: int, end_ms: int | None = None, *, behind_ms: int = 0
-    ) -> None:
+    ) -> Self:
         """The assistant is heard, and its words reach speech synthesis as it begins."""
-        self._audio("audio_start", "assistant", start_ms, behind_ms)
-        self.bot_text("Certainly.", start_ms + behind_ms)
+        self._audio("audio_start", "assistant", start_ms, behind_ms).bot_text(
+            "Certainly.", start_ms + behind_ms
+        )
         if end_ms is not None:
             self._audio("audio_end", "assistant", end_ms, behind_ms)
+        return self
 
-    def _audio(self, kind: str, role: str, at_ms: int, behind_ms: int) -> None:
+    def _audio(self, kind: str, role: str, at_ms: int, behind_ms: int) -> Self:
         sound_s = (T0_MS + at_ms) / 1000
-        self.send(
+        return self.send(
             "user_sim",
             {"event_type": kind, "user": role, "audio_timestamp": sound_s},
             at_ms + behind_ms,
         )
 
-    def bot_text(self, word: str, at_ms: int) -> None:
+    def bot_text(self, word: str, at_ms: int) -> Self:
         """The first word of an utterance goes to speech synthesis, behind the marker without which
         it would be the last's.
         """
-        self.send("pipecat", {"type": "turn_start", "data": {"frame": "turn_start"}}, at_ms)
-        self.send("pipecat", {"type": "tts_text", "data": {"frame": word}}, at_ms)
+        return self.send(
+            "pipecat", {"type": "turn_start", "data": {"frame": "turn_start"}}, at_ms
+        ).send("pipecat", {"type": "tts_text", "data": {"frame": word}}, at_ms)
 
-    def speech(self, kind: str, at_ms: int, *, behind_ms: int = 0) -> None:
+    def speech(self, kind: str, at_ms: int, *, behind_ms: int = 0) -> Self:
         """pipecat's speech event of this kind, noticed `behind_ms` late."""
         moment = {"kind": kind, "timestamp": (T0_MS + at_ms) / 1000}
-        self.send("pipecat", {"type": "speech_event", "data": moment}, at_ms + behind_ms)
+        return self.send("pipecat", {"type": "speech_event", "data": moment}, at_ms + behind_ms)
 
-    def spoke(self, who: str, start_ms: int, end_ms: int) -> None:
+    def spoke(self, who: str, start_ms: int, end_ms: int) -> Self:
         """The bot reports the whole speech of a `user` or of the `bot`."""
-        self.speech(f"{who}_speech_started", start_ms)
-        self.speech(f"{who}_speech_stopped", end_ms)
+        return self.speech(f"{who}_speech_started", start_ms).speech(
+            f"{who}_speech_stopped", end_ms
+        )
 
-    def ruling(self, line: str, at_ms: int, *, times: int = 1) -> None:
+    def ruling(self, line: str, at_ms: int, *, times: int = 1) -> Self:
         """EVA's line for the turn decision, once per destination."""
         for _ in range(times):
             self.send("pipecat", {"type": line, "data": {"frame": "frame"}}, at_ms)
+        return self
 
-    def heard(self, text: str, at_ms: int) -> None:
+    def heard(self, text: str, at_ms: int) -> Self:
         """The agent understood a turn of the caller."""
-        self.send("audit", {"message_type": "user", "value": text}, at_ms)
+        return self.send("audit", {"message_type": "user", "value": text}, at_ms)
 
-    def tool_call(self, tool: str, at_ms: int) -> None:
+    def tool_call(self, tool: str, at_ms: int) -> Self:
         """A tool is about to run."""
-        self.send(
+        return self.send(
             "audit", {"message_type": "tool_call", "value": {"tool": tool, "parameters": {}}}, at_ms
         )
 
-    def tool_answer(self, tool: str, at_ms: int, response: object = "done") -> None:
+    def tool_answer(self, tool: str, at_ms: int, response: object = "done") -> Self:
         """A tool has answered."""
-        self.send(
+        return self.send(
             "audit",
             {"message_type": "tool_response", "value": {"tool": tool, "response": response}},
             at_ms,

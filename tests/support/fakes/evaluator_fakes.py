@@ -35,7 +35,8 @@ from schemas.owners import PartitionRow
 from schemas.quarantine import QuarantineRecord
 from schemas.rows import CallRow, GoalsRow, Row, TurnRow
 from schemas.topics import EVENTS_TOPIC
-from tests.support.fakes.log_writer import LogRecord, LogWriter
+from tests.support.fakes.broker_records import BrokerRecord
+from tests.support.fakes.log_writer import LogWriter
 
 NOW_MS = 1_790_000_000_000
 ENDED = b'{"type": "call_ended", "timestamp": 1790000000000}'
@@ -190,7 +191,7 @@ def logs_of(*numbers: int) -> set[TopicPartition]:
     return {TopicPartition(EVENTS_TOPIC, number) for number in numbers}
 
 
-def ended(offset: int, number: int = 0) -> LogRecord:
+def ended(offset: int, number: int = 0) -> BrokerRecord:
     """An event at this offset of the log; the one before it in its input stands right before it."""
     writer = LogWriter(number)
     writer._next[InputSource.PIPECAT] = offset
@@ -213,7 +214,7 @@ class FakeConsumer:
         self.noted: dict[TopicPartition, OffsetAndMetadata] = {}
         self.stopped = False
         self.polls: list[tuple[set[int], int]] = []  # which partitions, and how long
-        self.coming: list[LogRecord] = []
+        self.coming: list[BrokerRecord] = []
         self._coordinator = SimpleNamespace(
             generation=0, member_id="ev-1-a"
         )  # the number of the latest rebalance, and our name
@@ -227,10 +228,10 @@ class FakeConsumer:
 
     async def getmany(
         self, *tps: TopicPartition, timeout_ms: int, max_records: int
-    ) -> dict[TopicPartition, list[LogRecord]]:
+    ) -> dict[TopicPartition, list[BrokerRecord]]:
         assert max_records
         self.polls.append(({tp.partition for tp in tps}, timeout_ms))
-        batches: dict[TopicPartition, list[LogRecord]] = {}
+        batches: dict[TopicPartition, list[BrokerRecord]] = {}
         for each in self.coming:
             batches.setdefault(TopicPartition(EVENTS_TOPIC, each.partition), []).append(each)
         return batches
@@ -419,7 +420,7 @@ class Shell:
         await self.polled(*offsets, number=number)
         await until_idle()
 
-    async def goes_round(self, *records: LogRecord) -> None:
+    async def goes_round(self, *records: BrokerRecord) -> None:
         """The loop goes round once, and its poll brings these records."""
         self.consumer.coming = list(records)
         await self.role._go_round()

@@ -6,7 +6,7 @@ from typing import Any
 
 from aiokafka import TopicPartition
 
-from tests.benchmarks.traffic import BrokerRecord
+from tests.support.fakes.broker_records import BrokerRecord
 
 
 class KeptTopics:

@@ -4,23 +4,11 @@ origins, and ticks.
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from schemas.closed_sets import InputSource
 from schemas.log import Next, Origin, Placed, Tick
 from schemas.topics import EVENTS_TOPIC
-
-
-class LogRecord(NamedTuple):
-    """A record as aiokafka hands it over."""
-
-    topic: str
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    partition: int
-    headers: Sequence[tuple[str, bytes]]
+from tests.support.fakes.broker_records import BrokerRecord
 
 
 class LogWriter:
@@ -34,7 +22,7 @@ class LogWriter:
 
     def __init__(self, partition: int = 0) -> None:
         self.term = 1
-        self.records: list[LogRecord] = []
+        self.records: list[BrokerRecord] = []
         self._partition = partition
         self._next: Counter[InputSource] = Counter()
 
@@ -45,7 +33,7 @@ class LogWriter:
         value: bytes | None,
         time_ms: int,
         headers: Sequence[tuple[str, bytes]] = (),
-    ) -> LogRecord:
+    ) -> BrokerRecord:
         """Appends the next record of an input."""
         source = InputSource(source)
         offset = self._next[source]
@@ -60,12 +48,12 @@ class LogWriter:
         key: str | bytes | None,
         value: bytes | None,
         headers: Sequence[tuple[str, bytes]] = (),
-    ) -> LogRecord:
+    ) -> BrokerRecord:
         """Appends an event with this origin, whatever is in the log."""
         key = key.encode() if isinstance(key, str) else key
         return self.append(key, value, [*headers, placed.header()], placed.origin.time_ms)
 
-    def tick(self, known_ms: int) -> LogRecord:
+    def tick(self, known_ms: int) -> BrokerRecord:
         """Appends a tick."""
         tick = Tick.of(
             self.term,
@@ -80,9 +68,9 @@ class LogWriter:
         value: bytes | None,
         headers: Sequence[tuple[str, bytes]],
         time_ms: int,
-    ) -> LogRecord:
+    ) -> BrokerRecord:
         """Appends any record."""
-        record = LogRecord(
+        record = BrokerRecord(
             EVENTS_TOPIC, len(self.records), time_ms, key, value, self._partition, headers
         )
         self.records.append(record)

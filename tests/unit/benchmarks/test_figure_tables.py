@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,6 @@ import pytest
 from docs import figure_tables
 from docs.figure_tables import ROWS, call_lines, evaluator_lines, goal_of, performance_lines, shown
 from tests.benchmarks import __main__ as bench
-from tests.benchmarks.engine_cost import STAYS_OPEN, fold
-from tests.benchmarks.figures import Figures
-from tests.benchmarks.memory_of_calls import PARTS, _parts
-from tests.benchmarks.peer_cost import _run
-from tests.benchmarks.traffic import interleaved, long_call
 
 BENCHMARKS = Path(bench.__file__).parent
 SIZES = {
@@ -99,34 +93,3 @@ def test_each_row_is_a_figure_that_some_benchmark_gives() -> None:
     names = [name for rows in ROWS.values() for name in rows]
     assert [name for name in names if not pattern.fullmatch(name)] == []
     assert not pattern.fullmatch("no_such_figure_us")
-
-
-def test_a_table_is_of_a_whole_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["bench", "--table", "--only", "engine"])
-    with pytest.raises(SystemExit):
-        bench.main()
-    assert "leave --only out" in capsys.readouterr().err
-
-
-def test_a_peer_that_cannot_be_had_is_left_out_with_a_sentence() -> None:
-    figures = Figures()
-
-    def nowhere() -> Path:
-        pytest.skip("missing tool: it 1.0 (from a package index)")
-
-    assert _run(figures, "it_us_per_event", "it", nowhere, "quix_streams") is None
-    assert (
-        figures.by_name["it_us_per_event"]["why"] == "missing tool: it 1.0 (from a package index)"
-    )
-
-
-def test_parts_of_a_call_take_memory_of_that_call_alone() -> None:
-    one, _ = fold(interleaved([long_call(0.5, 1)]), STAYS_OPEN)
-    both, _ = fold(interleaved([long_call(0.5, 1), long_call(0.5, 1)]), STAYS_OPEN)
-    parts = _parts(one)
-    assert set(parts) == set(PARTS)
-    assert parts["history"] > parts["_judged"] > 0
-    for name in ("history", "rows", "_measures"):  # others are small beside what calls share
-        assert _parts(both)[name] == pytest.approx(parts[name], rel=0.1), name

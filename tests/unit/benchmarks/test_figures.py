@@ -1,13 +1,9 @@
 """The benchmark's report: figures by name, and when a machine was too busy to measure."""
 
-import json
 import math
-import platform
-from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.figures import Figures, interpreter
 from tests.benchmarks.live_cost import (
     MOST_BEHIND_MS,
     MOST_LAG_SECONDS,
@@ -77,40 +73,3 @@ def test_a_share_of_the_values_since_the_first_look_is_at_most_so_large(
     after = {0.1: 12.0, 0.5: 23.0, float("inf"): 24.0}
     assert quantile_ms(share, before, after) == pytest.approx(value_ms)
     assert math.isnan(quantile_ms(share, after, after)), "nothing was measured"
-
-
-@pytest.mark.parametrize(
-    ("configured", "said"),
-    [("'--enable-optimizations'", "built with PGO"), (None, "PGO not in its configuration")],
-)
-def test_the_interpreter_says_whether_it_was_built_with_pgo(
-    configured: str | None, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sysconfig.get_config_var", {"CONFIG_ARGS": configured}.get)
-    assert interpreter() == f"Python {platform.python_version()}, {said}"
-
-
-def test_what_was_not_measured_keeps_its_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    figures = Figures()
-    figures.add("bare_us_per_event", 3.51234, "bare loop", "us/event", goal=4)
-    figures.add("two_evaluators_of_one", 1.5, "two", "x", at_least=1.8)
-    figures.not_measured(
-        "event_to_counted_p99_ms", "99 of 100 within", "the machine could not follow"
-    )
-    figures.write(tmp_path / "figures.json")
-    written = json.loads((tmp_path / "figures.json").read_text())
-    assert written["figures"]["bare_us_per_event"] == {
-        "value": 3.512,
-        "unit": "us/event",
-        "what": "bare loop",
-        "goal": 4,
-    }
-    assert written["figures"]["event_to_counted_p99_ms"]["why"] == "the machine could not follow"
-    assert written["python"] == interpreter()
-    assert figures.value("event_to_counted_p99_ms") is None
-    shown = capsys.readouterr().out
-    assert "3.51 us/event   goal 4" in shown
-    assert "1.50 x   goal 1.8 or more" in shown
-    assert "the machine could not follow" in shown

@@ -14,6 +14,7 @@ from consumers.console.access import COOKIE, SESSION_SECONDS, Access
 from consumers.console.settings import ConsoleSettings
 from consumers.runtime.http import is_loopback
 from consumers.runtime.process import SetupError
+from tests.support.known import some
 
 TOKEN = "correct-horse-battery"  # noqa: S105  # of a test
 NOW_S = 1_790_000_000.0
@@ -33,8 +34,7 @@ def asked(headers: Mapping[str, str] | None = None) -> Request:
 
 
 def cookie_of(door: Access) -> str:
-    answer = door.let_in(TOKEN, "./", is_https=False)
-    assert answer is not None
+    answer = some(door.let_in(TOKEN, "./", is_https=False))
     return answer.headers["set-cookie"].partition(";")[0].partition("=")[2]
 
 
@@ -52,8 +52,7 @@ def test_the_token_opens_by_header() -> None:
 
 def test_the_form_gives_a_cookie_that_scripts_and_other_sites_cannot_use() -> None:
     door = access(token=TOKEN)
-    answer = door.let_in(TOKEN, "./calls/a", is_https=False)
-    assert answer is not None
+    answer = some(door.let_in(TOKEN, "./calls/a", is_https=False))
     assert answer.status_code == 303
     assert answer.headers["location"] == "./calls/a"
     flags = answer.headers["set-cookie"].lower()

@@ -66,8 +66,7 @@ def test_a_list_is_bounded_and_counts_the_rest() -> None:
         fleet.take(call_row(str(number)))
     now_ms = wall_clock_ms()
     answer = api.call_answer(fleet, fleet.now(now_ms), api.ListQuery(limit=7), now_ms)
-    assert len(answer.calls) == 7
-    assert answer.calls_running == 300
+    assert (len(answer.calls), answer.calls_running) == (7, 300)
     assert api.fleet_answer(fleet, fleet.now(now_ms), now_ms).calls_running == 300
     assert api.ListQuery().wanted() == EVERY_CALL
 
@@ -170,8 +169,7 @@ def test_a_rule_that_holds_for_a_while_is_about_to_fire() -> None:
         "alerts": [alert("A", "firing"), alert("B", "pending"), alert("C", "inactive")],
     }
     (near,) = near_alerts_in(json.dumps({"data": {"groups": [{"rules": [rule, {}]}, {}]}}).encode())
-    assert near.name == "B"
-    assert near.fires_ms == near.since_ms + 120_000
+    assert (near.name, near.fires_ms) == ("B", near.since_ms + 120_000)
 
 
 def test_a_port_that_was_set_is_the_only_one_tried() -> None:

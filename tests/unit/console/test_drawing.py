@@ -120,8 +120,7 @@ def test_a_place_is_on_the_drawing(start: float, length: float, value: float) ->
 
 def test_a_short_thing_can_be_seen() -> None:
     scale = Scale(0, 1000)
-    assert scale.length(500, 500.001, 0.2) == "0.2%"
-    assert scale.length(500, 600, 0.2) == "10%"
+    assert (scale.length(500, 500.001, 0.2), scale.length(500, 600, 0.2)) == ("0.2%", "10%")
 
 
 @given(st.lists(st.tuples(st.floats(0, 1000), st.floats(0.1, 50))).map(sorted), st.floats(0, 20))

@@ -29,9 +29,9 @@ from consumers.store.changes import VersionCalls
 from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
 from schemas.rows import CallRow, Labels, WordsRow, encode
-from tests.benchmarks.traffic import BrokerRecord
 from tests.support.calls.console_calls import HeldCalls, call_row
 from tests.support.calls.long_calls import long_call
+from tests.support.fakes.broker_records import BrokerRecord
 from tests.support.held_loop import HeldLoop
 from tests.support.patience import patient
 

@@ -3,7 +3,6 @@ has what it has read.
 """
 
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,9 +20,10 @@ from schemas.owners import PartitionRow
 from schemas.rows import CallRow, Row, WordsRow, encode
 from schemas.topics import SCORES_TOPIC, WORDS_TOPIC
 from schemas.units import HOUR_MS
-from tests.benchmarks.traffic import BrokerRecord
 from tests.support.calls.console_calls import call_row, simulated, turn_row
+from tests.support.fakes.broker_records import BrokerRecord
 from tests.support.fakes.kept_topics import KeptTopics
+from tests.support.known import some
 
 SCORES, WORDS = TopicPartition(SCORES_TOPIC, 0), TopicPartition(WORDS_TOPIC, 0)
 
@@ -39,7 +39,7 @@ def record(
     value: bytes | None, offset: int = 0, at_ms: int = 0, topic: str = SCORES_TOPIC
 ) -> BrokerRecord:
     # a mark has no value
-    return BrokerRecord(topic, offset, at_ms, b"c", value, 0)  # type: ignore[arg-type]
+    return BrokerRecord(topic, offset, at_ms, b"c", value, 0)
 
 
 async def take(role: ConsoleRole, *rows: Row | WordsRow, first: int = 0) -> None:
@@ -68,7 +68,7 @@ async def test_a_partition_says_how_far_it_is_while_no_event_comes() -> None:
     await take(role, call_row(known_ms=now_ms - 165_000))
     assert role.console.fleet.now(now_ms).is_stale
     row = PartitionRow(place=9, first=0, first_known_ms=0, known_ms=now_ms - 9_000, version="1")
-    await role.take({SCORES: [replace(record(None, 1), headers=(row.header(),))]})
+    await role.take({SCORES: [record(None, 1)._replace(headers=(row.header(),))]})
     now = role.console.fleet.now(now_ms)
     assert (now.age, now.is_stale) == ("nothing new for 2:45", False)
 
@@ -79,8 +79,7 @@ async def test_words_are_beside_the_rows_of_their_call_whichever_come_first() ->
     assert role.console.calls.call("c") is None
     before = role.console.calls.edition("c")
     await take(role, call_row(), turn_row(1))
-    found = role.console.calls.call("c")
-    assert found is not None
+    found = some(role.console.calls.call("c"))
     assert [each.user for each in found.words] == ["hello"]
     assert role.console.calls.edition("c") > before
 
@@ -170,8 +169,7 @@ async def test_a_page_of_half_an_hour_is_drawn_in_less_than_half_a_second() -> N
 
     def drawn() -> float:
         began = time.thread_time()
-        found = role.console.calls.call("long")
-        assert found is not None
+        found = some(role.console.calls.call("long"))
         boxes = call_boxes(ReportedCall(*found[:4], "call", Redactor()), "")
         assert len("".join(boxes["call"].values())) > 300_000
         return time.thread_time() - began

@@ -1,7 +1,6 @@
 """Which events open a call, which wait, and which are refused."""
 
 import json
-from dataclasses import dataclass, replace
 
 import pytest
 
@@ -16,24 +15,22 @@ from schemas.quarantine import QuarantineRecord
 from schemas.rows import CallRow, GoalsRow
 from schemas.wire import MAX_NAME_CHARS
 from tests.support.brokers.record_bytes import stand_in
+from tests.support.fakes.broker_records import BrokerRecord
 from tests.support.fakes.engine_feed import T0_MS, Feed, closings_of, rows_of
+from tests.support.known import instance_of
 
 NOW_MS = 1_790_000_000_000
 DAY_MS = 24 * 3_600_000
 LIMITS = Limits(max_record_bytes=100_000, max_event_time_skew_ms=DAY_MS)
 
 
-@dataclass(frozen=True)
-class Record:
-    """The parts of a broker's record that intake reads."""
-
-    topic: str = "audit.events"
-    partition: int = 3
-    offset: int = 41
-    timestamp: int = NOW_MS
-    key: bytes | None = b"call-7"
-    value: bytes | None = b""
-    headers: tuple[tuple[str, bytes], ...] = ()
+def record_of(
+    value: bytes | None,
+    key: bytes | None = b"call-7",
+    topic: str = "audit.events",
+    headers: tuple[tuple[str, bytes], ...] = (),
+) -> BrokerRecord:
+    return BrokerRecord(topic, 41, NOW_MS, key, value, 3, headers)
 
 
 def _value(**fields: object) -> bytes:
@@ -43,9 +40,8 @@ def _value(**fields: object) -> bytes:
 
 
 def test_a_good_record_is_an_arrival() -> None:
-    record = Record(value=_value(), headers=(("ce_id", b"e-1"),))
-    admitted = admit(InputSource.AUDIT, record, LIMITS)
-    assert isinstance(admitted, Arrival)
+    record = record_of(value=_value(), headers=(("ce_id", b"e-1"),))
+    admitted = instance_of(Arrival, admit(InputSource.AUDIT, record, LIMITS))
     assert (admitted.source, admitted.offset, admitted.broker_time_ms) == (
         InputSource.AUDIT,
         41,
@@ -57,8 +53,10 @@ def test_a_good_record_is_an_arrival() -> None:
 
 
 def test_the_key_wins_over_an_id_in_the_body() -> None:
-    admitted = admit(InputSource.AUDIT, Record(value=_value(conversation_id="another")), LIMITS)
-    assert isinstance(admitted, Arrival)
+    admitted = instance_of(
+        Arrival,
+        admit(InputSource.AUDIT, record_of(value=_value(conversation_id="another")), LIMITS),
+    )
     assert admitted.conversation_id == "call-7"
 
 
@@ -79,17 +77,19 @@ def test_a_verdict_of_wrong_fields_is_an_arrival_or_refused(field: str, value: o
         "prompt_version": "1",
         "result": {"outcome": "judged", "is_completed": True},
     }
-    record = Record(topic="judge.verdicts", value=json.dumps({**verdict, field: value}).encode())
+    record = record_of(topic="judge.verdicts", value=json.dumps({**verdict, field: value}).encode())
     admitted = admit(InputSource.JUDGE, record, LIMITS)
     assert isinstance(
         admitted, QuarantineRecord if field == "conversation_id" else (Arrival, QuarantineRecord)
     )
-    late = admit(
-        InputSource.JUDGE,
-        replace(record, value=json.dumps({**verdict, "timestamp": 10**4_000}).encode()),
-        LIMITS,
+    late = instance_of(
+        QuarantineRecord,
+        admit(
+            InputSource.JUDGE,
+            record._replace(value=json.dumps({**verdict, "timestamp": 10**4_000}).encode()),
+            LIMITS,
+        ),
     )
-    assert isinstance(late, QuarantineRecord)
     assert len(late.message()) < 1_000
 
 
@@ -105,56 +105,59 @@ def test_a_cloudevent_in_structured_mode_is_the_event_inside_with_its_attributes
         "sequence": "7",
     }
     structured = json.dumps({**attributes, "data": json.loads(_value())}).encode()
-    admitted = admit(
-        InputSource.AUDIT, Record(value=structured, headers=(("ce_id", b"other"),)), LIMITS
+    admitted = instance_of(
+        Arrival,
+        admit(
+            InputSource.AUDIT, record_of(value=structured, headers=(("ce_id", b"other"),)), LIMITS
+        ),
     )
-    assert isinstance(admitted, Arrival)
     assert admitted.event.value == "Hello"
     assert admitted.envelope == Envelope("e-1", "bot", named, 7)
     assert admitted.value == _value().replace(b": ", b":").replace(b", ", b",")
 
 
 def test_words_about_cloudevents_are_words() -> None:
-    admitted = admit(InputSource.AUDIT, Record(value=_value(value='"specversion"')), LIMITS)
-    assert isinstance(admitted, Arrival)
+    admitted = instance_of(
+        Arrival, admit(InputSource.AUDIT, record_of(value=_value(value='"specversion"')), LIMITS)
+    )
     assert admitted.event.value == '"specversion"'
 
 
 REFUSED = [
-    (Record(value=b"{"), RefusalReason.UNDECODABLE, "JSON"),
-    (Record(value=None), RefusalReason.UNDECODABLE, "no value"),
-    (Record(value=_value(value=None)), RefusalReason.INVALID_EVENT, "value"),
-    (Record(value=_value(value="x" * 40_000)), RefusalReason.TEXT_TOO_LONG, "40000 characters"),
-    (Record(value=_value(), key=None), RefusalReason.EMPTY_KEY, "no key"),
-    (Record(value=_value(), key=b""), RefusalReason.EMPTY_KEY, "no key"),
+    (record_of(value=b"{"), RefusalReason.UNDECODABLE, "JSON"),
+    (record_of(value=None), RefusalReason.UNDECODABLE, "no value"),
+    (record_of(value=_value(value=None)), RefusalReason.INVALID_EVENT, "value"),
+    (record_of(value=_value(value="x" * 40_000)), RefusalReason.TEXT_TOO_LONG, "40000 characters"),
+    (record_of(value=_value(), key=None), RefusalReason.EMPTY_KEY, "no key"),
+    (record_of(value=_value(), key=b""), RefusalReason.EMPTY_KEY, "no key"),
     (
-        Record(value=_value(), key=b"k" * (MAX_NAME_CHARS + 1)),
+        record_of(value=_value(), key=b"k" * (MAX_NAME_CHARS + 1)),
         RefusalReason.EMPTY_KEY,
         f"{MAX_NAME_CHARS + 1} bytes",
     ),
-    (Record(value=b"x" * 100_001), RefusalReason.RECORD_TOO_LARGE, "saw 100001"),
+    (record_of(value=b"x" * 100_001), RefusalReason.RECORD_TOO_LARGE, "saw 100001"),
     (
-        Record(value=_value(timestamp=NOW_MS + DAY_MS + 1)),
+        record_of(value=_value(timestamp=NOW_MS + DAY_MS + 1)),
         RefusalReason.TIME_OUT_OF_BOUNDS,
         str(NOW_MS + DAY_MS + 1),
     ),
     (
-        Record(value=_value(timestamp=NOW_MS // 1000)),
+        record_of(value=_value(timestamp=NOW_MS // 1000)),
         RefusalReason.TIME_OUT_OF_BOUNDS,
         "looks like seconds",
     ),
     (
-        Record(value=_value(timestamp=1_500_000_000)),
+        record_of(value=_value(timestamp=1_500_000_000)),
         RefusalReason.TIME_OUT_OF_BOUNDS,
         "here 1500000000000",
     ),
     (
-        Record(value=_value(timestamp=NOW_MS // 7)),
+        record_of(value=_value(timestamp=NOW_MS // 7)),
         RefusalReason.TIME_OUT_OF_BOUNDS,
         "clock and unit",
     ),
     (
-        Record(
+        record_of(
             topic="elevenlabs.events",
             value=json.dumps(
                 {"event_type": "audio_end", "user": "x", "audio_timestamp": 1, "timestamp": 1}
@@ -168,11 +171,10 @@ REFUSED = [
 
 @pytest.mark.parametrize(("record", "reason", "words"), REFUSED)
 def test_a_refusal_says_what_where_why_and_what_to_do(
-    record: Record, reason: RefusalReason, words: str
+    record: BrokerRecord, reason: RefusalReason, words: str
 ) -> None:
     source = InputSource.ELEVENLABS if record.topic.startswith("eleven") else InputSource.AUDIT
-    refused = admit(source, record, LIMITS)
-    assert isinstance(refused, QuarantineRecord)
+    refused = instance_of(QuarantineRecord, admit(source, record, LIMITS))
     assert refused.reason is reason
     message = refused.message()
     assert f"{record.topic}[3]@41" in message
@@ -190,8 +192,9 @@ def test_a_refusal_says_what_where_why_and_what_to_do(
 def test_records_that_the_client_cannot_decode_are_refused_by_their_places(
     last: int, where: str
 ) -> None:
-    refused = admit(InputSource.AUDIT, stand_in("audit.events", 41, last), LIMITS)
-    assert isinstance(refused, QuarantineRecord)
+    refused = instance_of(
+        QuarantineRecord, admit(InputSource.AUDIT, stand_in("audit.events", 41, last), LIMITS)
+    )
     assert (refused.reason, refused.offset, refused.key) == (RefusalReason.UNDECODABLE, 41, "")
     assert refused.last_offset == (None if last == 41 else last)
     assert f"audit.events[0]{where}the batch cannot be unpacked" in refused.message()
@@ -203,35 +206,41 @@ def test_every_reason_is_tried() -> None:
 
 
 def test_the_payload_stays_where_it_is() -> None:
-    refused = admit(
-        InputSource.AUDIT, Record(value=_value(value={"secret": "s3cret" * 10_000})), LIMITS
+    refused = instance_of(
+        QuarantineRecord,
+        admit(
+            InputSource.AUDIT, record_of(value=_value(value={"secret": "s3cret" * 10_000})), LIMITS
+        ),
     )
-    assert isinstance(refused, QuarantineRecord)
     assert refused.model_dump_json().count("s3cret") <= 13
 
 
 @pytest.mark.parametrize("offset_ms", [DAY_MS, -DAY_MS])
 def test_times_within_the_bounds_pass(offset_ms: int) -> None:
     assert isinstance(
-        admit(InputSource.AUDIT, Record(value=_value(timestamp=NOW_MS + offset_ms)), LIMITS),
+        admit(InputSource.AUDIT, record_of(value=_value(timestamp=NOW_MS + offset_ms)), LIMITS),
         Arrival,
     )
 
 
 def test_zero_takes_recorded_calls_of_any_year() -> None:
     limits = LIMITS.model_copy(update={"max_event_time_skew_ms": 0})
-    assert isinstance(admit(InputSource.AUDIT, Record(value=_value(timestamp=1)), limits), Arrival)
+    assert isinstance(
+        admit(InputSource.AUDIT, record_of(value=_value(timestamp=1)), limits), Arrival
+    )
 
 
 def test_events_without_a_time_have_no_bounds() -> None:
-    record = Record(topic="elevenlabs.events", value=b'{"type": "timeout"}')
+    record = record_of(topic="elevenlabs.events", value=b'{"type": "timeout"}')
     assert isinstance(admit(InputSource.ELEVENLABS, record, LIMITS), Arrival)
 
 
 def test_a_key_that_is_no_text_is_refused() -> None:
     """With replaced bytes, the calls of two such keys would become one."""
-    refused = admit(InputSource.AUDIT, replace(Record(value=_value()), key=b"\xff\xfe"), LIMITS)
-    assert isinstance(refused, QuarantineRecord)
+    refused = instance_of(
+        QuarantineRecord,
+        admit(InputSource.AUDIT, record_of(_value(), key=b"\xff\xfe"), LIMITS),
+    )
     assert (refused.reason, "\\xff" in refused.expected_and_seen) == (RefusalReason.EMPTY_KEY, True)
 
 
@@ -246,13 +255,12 @@ def word(key: str, offset: int) -> Arrival:
 
 
 def test_a_record_of_a_call_that_is_over_or_closed_opens_none_and_is_counted() -> None:
-    feed = Feed(Limits(max_events_per_call=1))
-    feed.send("audit", WORD, 0)
+    feed = Feed(Limits(max_events_per_call=1)).send("audit", WORD, 0)
     assert feed.evaluator.closing_calls == 1
-    assert feed.send("audit", WORD, 10) == ()
+    assert feed.send("audit", WORD, 10).latest == []
     feed.close_all()
     assert feed.evaluator.open_calls == ()
-    assert feed.send("audit", WORD, 20) == ()
+    assert feed.send("audit", WORD, 20).latest == []
     assert feed.counts("callgauge_events_total") == {
         ("audit", "folded"): 1,
         ("audit", "after_close"): 2,
@@ -283,18 +291,20 @@ def test_what_a_large_close_publishes_comes_with_its_last_step_whatever_comes_be
         )  # it redacts at the close
         for number in range(8):
             at_ms = 5_000 * number
-            feed.user_audio(at_ms, at_ms + 1_000, text=f"{number} " + "1," * 8_000)
-            feed.assistant_audio(at_ms + 1_500, at_ms + 2_500)
+            feed.user_audio(at_ms, at_ms + 1_000, text=f"{number} " + "1," * 8_000).assistant_audio(
+                at_ms + 1_500, at_ms + 2_500
+            )
         feed.send("audit", ENDED, 60_000)
         feed.evaluator.pass_time(T0_MS + 70_000)
         return feed
 
     at_once, slowly = talked(), talked()
-    expected = rows_of(at_once.close_all())
+    expected = rows_of(at_once.close_all().latest)
     steps: list[list[Effect]] = []
     while slowly.evaluator.closing_calls:
-        slowly.send("audit", WORD, 70_000 + len(steps), key=f"between-{len(steps)}")
-        slowly.send("audit", WORD, 70_000 + len(steps))
+        slowly.send("audit", WORD, 70_000 + len(steps), key=f"between-{len(steps)}").send(
+            "audit", WORD, 70_000 + len(steps)
+        )
         slowly.evaluator.pass_time(T0_MS + 71_000 + len(steps))
         steps.append([*slowly.evaluator.close_some()])
     assert len(steps) > 2

@@ -66,9 +66,7 @@ def test_an_id_of_one_producer(
 def test_a_sequence_of_the_simulator_with_the_same_bytes(
     second: dict[str, object], is_repeat: bool
 ) -> None:
-    feed = Feed()
-    feed.send("user_sim", SPEECH | {"sequence": 4}, 0)
-    feed.send("user_sim", second, 0)
+    feed = Feed().send("user_sim", SPEECH | {"sequence": 4}, 0).send("user_sim", second, 0)
     assert _outcomes(feed).get("repeated", 0) == is_repeat
 
 
@@ -144,12 +142,14 @@ def _facts_in(hint: Any) -> Iterator[type]:
 
 
 def test_a_call_says_the_version_of_its_agent_once_it_is_known() -> None:
-    feed = Feed()
-    feed.send("audit", {"type": "call_started", "agent": "desk"}, 0)
-    feed.send("audit", {"type": "call_started", "version": "prompt-12"}, 100)
-    feed.send("audit", {"type": "call_started", "version": "prompt-12"}, 150)
-    # leaves out what stays
-    feed.send("audit", {"type": "call_started", "environment": "live"}, 200)
+    feed = (
+        Feed()
+        .send("audit", {"type": "call_started", "agent": "desk"}, 0)
+        .send("audit", {"type": "call_started", "version": "prompt-12"}, 100)
+        .send("audit", {"type": "call_started", "version": "prompt-12"}, 150)
+        # leaves out what stays
+        .send("audit", {"type": "call_started", "environment": "live"}, 200)
+    )
     assert [(labels.environment, labels.version) for labels in feed.values("labels")] == [
         ("unknown", None),
         ("unknown", "prompt-12"),

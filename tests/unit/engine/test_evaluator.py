@@ -46,9 +46,7 @@ def feed() -> Feed:
 def test_an_end_event_closes_after_a_grace(
     feed: Feed, stream: str, event: dict[str, object], reason: str
 ) -> None:
-    feed.user_audio(0, 1_000)
-    feed.send(stream, event, 2_000)
-    feed.advance(11_999)
+    feed.user_audio(0, 1_000).send(stream, event, 2_000).advance(11_999)
     assert _closed(feed) == []
     assert feed.silences() == []  # the line is down: no caller waits
     feed.advance(12_000)
@@ -56,27 +54,26 @@ def test_an_end_event_closes_after_a_grace(
 
 
 def test_what_comes_in_the_grace_counts_and_does_not_prolong_it(feed: Feed) -> None:
-    feed.user_audio(0, 1_000)
-    feed.send("audit", ENDED, 2_000)
-    feed.tool_call("rebook", 11_000)
-    feed.send("user_sim", SESSION_ENDED, 11_500)
-    feed.advance(12_000)
+    (
+        feed.user_audio(0, 1_000)
+        .send("audit", ENDED, 2_000)
+        .tool_call("rebook", 11_000)
+        .send("user_sim", SESSION_ENDED, 11_500)
+        .advance(12_000)
+    )
     assert _closed(feed) == [("session_ended", 12_000)]
     assert [use.tool for use in feed.tools().values()] == ["rebook"]
 
 
 def test_silence_of_all_streams_closes(feed: Feed) -> None:
-    feed.heard("Hello", 0)
-    feed.bot_text("Hello", 5_000)
-    feed.advance(64_999)
+    feed.heard("Hello", 0).bot_text("Hello", 5_000).advance(64_999)
     assert _closed(feed) == []
     feed.advance(65_000)
     assert _closed(feed) == [("idle", 65_000)]
 
 
 def test_idleness_is_of_the_broker_s_clock(feed: Feed) -> None:
-    feed.send("audit", {"message_type": "user", "value": "x"}, 0, broker_ms=90_000)
-    feed.advance(149_999)
+    feed.send("audit", {"message_type": "user", "value": "x"}, 0, broker_ms=90_000).advance(149_999)
     assert _closed(feed) == []
     feed.advance(150_000)
     assert _closed(feed) == [("idle", 150_000)]
@@ -84,8 +81,7 @@ def test_idleness_is_of_the_broker_s_clock(feed: Feed) -> None:
 
 def test_the_duration_limit_closes_a_call_that_never_falls_silent(feed: Feed) -> None:
     for at_ms in range(0, 600_000, 30_000):
-        feed.bot_text("and", at_ms)
-        feed.advance(at_ms)
+        feed.bot_text("and", at_ms).advance(at_ms)
     assert _closed(feed) == []
     feed.advance(600_000)
     assert [reason for reason, _ in _closed(feed)] == ["limit_duration"]
@@ -93,9 +89,7 @@ def test_the_duration_limit_closes_a_call_that_never_falls_silent(feed: Feed) ->
 
 
 def test_the_events_limit() -> None:
-    feed = Feed(Limits(max_events_per_call=3))
-    feed.heard("one", 0)
-    feed.heard("two", 100)
+    feed = Feed(Limits(max_events_per_call=3)).heard("one", 0).heard("two", 100)
     assert _closed(feed) == []
     feed.heard("three", 200)
     assert (_closed(feed), feed.evaluator.closing_calls) == ([], 1), "a record does no closing work"
@@ -110,8 +104,9 @@ def test_the_events_limit() -> None:
 def test_the_turns_limit() -> None:
     feed = Feed(Limits(max_turns_per_call=2))
     for turn in range(4):
-        feed.user_audio(10_000 * turn, 10_000 * turn + 1_000)
-        feed.assistant_audio(10_000 * turn + 2_000, 10_000 * turn + 3_000)
+        feed.user_audio(10_000 * turn, 10_000 * turn + 1_000).assistant_audio(
+            10_000 * turn + 2_000, 10_000 * turn + 3_000
+        )
     feed.close_all()
     assert feed.call().turns == 3
     assert [reason for reason, _ in _closed(feed)] == ["limit_turns"]
@@ -135,13 +130,15 @@ def test_beyond_the_open_calls_the_quietest_is_closed() -> None:
 
 
 def test_the_close_ends_with_the_row_of_the_call_behind_what_has_changed(feed: Feed) -> None:
-    feed.user_audio(0, 1_000)
-    feed.assistant_audio(1_500, 2_500)
-    feed.user_audio(4_000, 5_000)
-    feed.assistant_audio(6_000, 7_000)
-    feed.send("user_sim", SESSION_ENDED, 8_000)
-    feed.send("judge", ENDED, 8_100)
-    feed.advance(30_000)
+    (
+        feed.user_audio(0, 1_000)
+        .assistant_audio(1_500, 2_500)
+        .user_audio(4_000, 5_000)
+        .assistant_audio(6_000, 7_000)
+        .send("user_sim", SESSION_ENDED, 8_000)
+        .send("judge", ENDED, 8_100)
+        .advance(30_000)
+    )
     turn, closed = rows_of(feed.latest)  # the greeting has not changed
     assert isinstance(turn, TurnRow)
     assert isinstance(closed, CallRow)
@@ -157,32 +154,32 @@ def test_the_close_ends_with_the_row_of_the_call_behind_what_has_changed(feed: F
 
 
 def test_a_turn_nobody_answered_before_the_end_is_not_measured_and_not_counted(feed: Feed) -> None:
-    feed.assistant_audio(0, 900)
-    feed.user_audio(1_000, 2_000, text="Goodbye")
-    feed.send("user_sim", SESSION_ENDED, 2_500)
-    feed.advance(30_000)
-    assert feed.latencies() == {1: "the call ended before an answer"}
-    assert feed.news(1) == []
+    (
+        feed.assistant_audio(0, 900)
+        .user_audio(1_000, 2_000, text="Goodbye")
+        .send("user_sim", SESSION_ENDED, 2_500)
+        .advance(30_000)
+    )
+    assert (feed.latencies(), feed.news(1)) == ({1: "the call ended before an answer"}, [])
 
 
 def test_sound_without_an_end_is_closed_as_eva_closes_it(feed: Feed) -> None:
-    feed.assistant_audio(0, 900)
-    feed.user_audio(1_000, None)
-    feed.assistant_audio(3_000, 4_000)
+    feed.assistant_audio(0, 900).user_audio(1_000, None).assistant_audio(3_000, 4_000)
     assert feed.latencies() == {}
-    feed.send("user_sim", SESSION_ENDED, 5_000)
-    feed.advance(30_000)
+    feed.send("user_sim", SESSION_ENDED, 5_000).advance(30_000)
     assert feed.latencies() == {1: -2_000.0}
 
 
 def test_a_turn_never_answered_says_so(feed: Feed) -> None:
-    feed.assistant_audio(0, 900)
-    feed.user_audio(1_000, 2_000)
-    feed.bot_text("Nobody hears this.", 2_500)
-    feed.user_audio(4_000, 5_000)
-    feed.assistant_audio(6_000, 7_000)
-    feed.send("user_sim", SESSION_ENDED, 8_000)
-    feed.advance(30_000)
+    (
+        feed.assistant_audio(0, 900)
+        .user_audio(1_000, 2_000)
+        .bot_text("Nobody hears this.", 2_500)
+        .user_audio(4_000, 5_000)
+        .assistant_audio(6_000, 7_000)
+        .send("user_sim", SESSION_ENDED, 8_000)
+        .advance(30_000)
+    )
     assert feed.latencies() == {1: "no_assistant_speech", 2: 1_000.0}
     assert ("wait" in feed.news(1), "wait" in feed.news(2)) == (False, True)
     assert feed.call().unscored_turns["voice_to_voice_latency_ms"] == {
@@ -191,13 +188,13 @@ def test_a_turn_never_answered_says_so(feed: Feed) -> None:
 
 
 def test_after_the_end_everything_is_only_counted(feed: Feed) -> None:
-    feed.heard("Hello", 0)
-    feed.send("judge", ENDED, 100)
-    feed.advance(20_000)
+    feed.heard("Hello", 0).send("judge", ENDED, 100).advance(20_000)
     before = len(feed.rows())
-    feed.heard("Hello?", 21_000)
-    feed.send("judge", {"type": "call_started", "agent": "desk"}, 22_000)
-    feed.advance(900_000)
+    (
+        feed.heard("Hello?", 21_000)
+        .send("judge", {"type": "call_started", "agent": "desk"}, 22_000)
+        .advance(900_000)
+    )
     assert len(feed.rows()) == before
     counts = feed.counts("callgauge_events_total")
     assert (counts["audit", "after_close"], counts["judge", "after_close"]) == (1, 1)
@@ -207,8 +204,7 @@ def test_after_the_end_everything_is_only_counted(feed: Feed) -> None:
 def test_only_so_many_closed_calls_are_remembered() -> None:
     feed = Feed(Limits(max_closed_calls_remembered=1, max_events_per_call=1))
     for key in ("one", "two", "two", "one"):
-        feed.send("audit", {"message_type": "user", "value": "Hello"}, 0, key=key)
-        feed.close_all()
+        feed.send("audit", {"message_type": "user", "value": "Hello"}, 0, key=key).close_all()
     assert [closing.conversation_id for closing in closings_of(feed.effects)] == [
         "one",
         "two",
@@ -217,24 +213,27 @@ def test_only_so_many_closed_calls_are_remembered() -> None:
 
 
 def test_a_leap_of_time_declares_nothing_that_lies_behind_the_closing() -> None:
-    feed = Feed(Limits(idle_ms=3_000))
-    feed.user_audio(0, 1_000)
-    feed.advance(900_000)  # idle from 4,000 on, dead air would have been due at 4,500
+    feed = (
+        Feed(Limits(idle_ms=3_000))
+        .user_audio(0, 1_000)
+        .advance(900_000)  # idle from 4,000 on, dead air would have been due at 4,500
+    )
     assert feed.silences() == []
     assert [reason for reason, _ in _closed(feed)] == ["idle"]
 
 
 def test_of_two_deadlines_the_earlier_decides(feed: Feed) -> None:
-    feed.heard("Hello", 0)
-    feed.advance(10_000_000)  # past idleness, then past the longest call
+    feed.heard("Hello", 0).advance(10_000_000)  # past idleness, then past the longest call
     assert [reason for reason, _ in _closed(feed)] == ["idle"]
 
 
 def test_the_low_watermark_is_the_first_record_of_the_oldest_open_call(feed: Feed) -> None:
-    feed.send("audit", {"message_type": "user", "value": "Hello"}, 0, key="one", offset=5)
-    feed.send("audit", {"message_type": "user", "value": "Hello"}, 50_000, key="two", offset=9)
-    feed.send(
-        "pipecat", {"type": "tts_text", "data": {"frame": "Hi"}}, 50_000, key="one", offset=12
+    (
+        feed.send("audit", {"message_type": "user", "value": "Hello"}, 0, key="one", offset=5)
+        .send("audit", {"message_type": "user", "value": "Hello"}, 50_000, key="two", offset=9)
+        .send(
+            "pipecat", {"type": "tts_text", "data": {"frame": "Hi"}}, 50_000, key="one", offset=12
+        )
     )
     assert feed.evaluator.low_watermark() == 5
     feed.evaluator.pass_time(T0_MS + 110_000)
@@ -261,15 +260,18 @@ def test_calls_that_end_together_close_a_few_at_a_time() -> None:
     feed, at_once = Feed(LIMITS), Feed(LIMITS)
     for each in (feed, at_once):
         for number in range(200):
-            each.send("audit", {"message_type": "user", "value": "Hello"}, 0, key=f"call-{number}")
-            each.send("audit", ENDED, 1_000, key=f"call-{number}")
+            each.send(
+                "audit", {"message_type": "user", "value": "Hello"}, 0, key=f"call-{number}"
+            ).send("audit", ENDED, 1_000, key=f"call-{number}")
     assert closings_of(feed.evaluator.pass_time(T0_MS + 11_000)) == []
     assert len(feed.evaluator.open_calls) == feed.evaluator.closing_calls == 200
     closings: list[list[CallRow]] = []
     while feed.evaluator.closing_calls:
         closings.append(closings_of(feed.evaluator.close_some()))
     assert [len(each) for each in closings] == [29] * 6 + [26]
-    assert [each for some in closings for each in some] == closings_of(at_once.advance(11_000))
+    assert [each for some in closings for each in some] == closings_of(
+        at_once.advance(11_000).latest
+    )
     assert feed.evaluator.close_some() == []
 
 
@@ -496,26 +498,35 @@ DROPPED = "callgauge_source_events_dropped_total"
 
 
 def test_dropped_events_are_counted_by_their_subject() -> None:
-    feed = Feed()
-    feed.send(
-        "pipecat", {"type": "events_dropped", "data": {"metrics": 7, "speech": 1, "tools": 0}}, 0
+    feed = (
+        Feed()
+        .send(
+            "pipecat",
+            {"type": "events_dropped", "data": {"metrics": 7, "speech": 1, "tools": 0}},
+            0,
+        )
+        .send("pipecat", {"type": "events_dropped", "data": {"metrics": 3, "smells": 2}}, 10)
     )
-    feed.send("pipecat", {"type": "events_dropped", "data": {"metrics": 3, "smells": 2}}, 10)
     assert feed.counts(DROPPED) == {("metrics",): 10, ("speech",): 1}
     assert feed.counts("callgauge_events_total") == {("pipecat", "folded"): 2}
 
 
 def test_errors_of_processors_are_counted_and_nothing_of_them_is_kept() -> None:
-    feed = Feed()
-    feed.send(
-        "pipecat",
-        {"type": "error", "data": {"message": "the model is down", "processor": "OneLLMService#0"}},
-        0,
-    )
-    feed.send(
-        "pipecat",
-        {"type": "error", "data": {"frame": "ErrorFrame#0(error: the model is down)"}},
-        10,
+    feed = (
+        Feed()
+        .send(
+            "pipecat",
+            {
+                "type": "error",
+                "data": {"message": "the model is down", "processor": "OneLLMService#0"},
+            },
+            0,
+        )
+        .send(
+            "pipecat",
+            {"type": "error", "data": {"frame": "ErrorFrame#0(error: the model is down)"}},
+            10,
+        )
     )
     assert feed.counts("callgauge_agent_errors_total") == {("pipecat",): 2}
     assert feed.counts("callgauge_events_total") == {("pipecat", "folded"): 2}
@@ -551,14 +562,12 @@ LINE = {"type": "turn_start", "data": {"frame": "StartFrame#0"}}
 def test_an_event_far_from_the_brokers_time_is_counted(
     broker_ms: int, expected: dict[tuple[str, str], int]
 ) -> None:
-    feed = Feed()
-    feed.send("pipecat", LINE, 100_000, broker_ms=broker_ms)
+    feed = Feed().send("pipecat", LINE, 100_000, broker_ms=broker_ms)
     assert feed.counts(SKEWED) == expected
 
 
 def test_every_drain_begins_anew() -> None:
-    feed = Feed()
-    feed.send("pipecat", LINE, 100_000, broker_ms=0)
+    feed = Feed().send("pipecat", LINE, 100_000, broker_ms=0)
     assert feed.counts(SKEWED) == {("pipecat", "ahead"): 1}
     feed.send("audit", {"type": "call_started", "agent": "desk"}, 0, broker_ms=0)
     assert [count for count in feed.evaluator.drain_counts() if count.metric == SKEWED] == []

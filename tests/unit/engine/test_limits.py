@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import jiwer
 import pytest
@@ -28,6 +28,7 @@ from schemas.rows import CallRow
 from schemas.wire import MAX_NAME_CHARS
 from tests.support.calls.agent_calls import corrected, envelope_of, said
 from tests.support.fakes.engine_feed import T0_MS, Feed, Json, closings_of, rows_of
+from tests.support.known import instance_of, some
 from tests.unit.engine.goals.test_progress import OneSet
 
 LOOP_EVENTS = 2_000
@@ -143,9 +144,11 @@ BREAKDOWN: Json = {
 
 
 def test_a_name_without_a_stage_is_kept_short() -> None:
-    feed = Feed()
-    feed.send("pipecat", BREAKDOWN, 1_000)
-    feed.send("pipecat", {**BREAKDOWN, "data": {"contributions": [{"key": ["x"] * 1_000}]}}, 2_000)
+    feed = (
+        Feed()
+        .send("pipecat", BREAKDOWN, 1_000)
+        .send("pipecat", {**BREAKDOWN, "data": {"contributions": [{"key": ["x"] * 1_000}]}}, 2_000)
+    )
     (call,) = feed.evaluator._calls.values()
     kept = call._measures.stages.unknown_keys
     assert {len(key) for key in kept} == {MAX_NAME_CHARS, len("contribution list")}
@@ -161,8 +164,7 @@ def test_answers_with_one_id_are_kept_up_to_a_number() -> None:
     (call,) = feed.evaluator._calls.values()
     assert call._agent._live is not None
     assert len(call._agent._live._replies[7]) == MAX_REPLIES_OF_AN_ID
-    machine = call.live.machine
-    assert isinstance(machine, BotTurnMachine)
+    machine = instance_of(BotTurnMachine, call.live.machine)
     refs = {each.ref for each in machine.words[0]}
     assert {"Answer", "Answer 4."} <= refs
 
@@ -178,9 +180,7 @@ def test_a_turn_with_sounds_without_end_is_scored_again_at_the_close(
         return heard_times(*args, **more)
 
     monkeypatch.setattr(eva_scores, "heard_times", counted)
-    feed = Feed()
-    feed.assistant_audio(0, 500)
-    feed.user_audio(1_000, 2_000)
+    feed = Feed().assistant_audio(0, 500).user_audio(1_000, 2_000)
     for place in range(2 * MAX_LIVE_SOUNDS):
         feed.assistant_audio(4_000 + 10 * place, 4_005 + 10 * place)
     feed.user_audio(30_000, 31_000)
@@ -190,8 +190,7 @@ def test_a_turn_with_sounds_without_end_is_scored_again_at_the_close(
     assert feed.turn(1).turn_taking is None
     feed.advance(10_000_000)
     assert looks == 3
-    timing = feed.turn(1).turn_taking
-    assert timing is not None
+    timing = some(feed.turn(1).turn_taking)
     assert isinstance(timing.result, float)
 
 
@@ -202,10 +201,12 @@ def test_a_call_has_two_wake_ups_however_long_it_is() -> None:
     feed = Feed()
     for turn in range(50):
         at_ms = 10_000 * turn
-        feed.user_audio(at_ms, at_ms + 1_000)
-        feed.advance(at_ms + 5_500)
-        feed.assistant_audio(at_ms + 6_000, at_ms + 7_000)
-        feed.advance(at_ms + 9_000)
+        (
+            feed.user_audio(at_ms, at_ms + 1_000)
+            .advance(at_ms + 5_500)
+            .assistant_audio(at_ms + 6_000, at_ms + 7_000)
+            .advance(at_ms + 9_000)
+        )
         assert len(feed.evaluator._wakeups._heap) <= 2
     assert feed.silences() != []
     feed.advance(3_600_000)
@@ -302,19 +303,19 @@ class MeteredFeed(Feed):
         self.closed: CallRow | None = None
         self._steps = steps
 
-    def send(self, stream: str, event: Json, at_ms: int, **more: Any) -> Sequence[Effect]:
+    def send(self, stream: str, event: Json, at_ms: int, **more: Any) -> Self:
         if self.closed is not None:
-            return ()
+            return self
         self.events += 1
         what = str(event.get("type") or event.get("event_type") or event.get("message_type"))
         effects = self._steps.take(
             what,
             self.evaluator,
-            lambda: super(MeteredFeed, self).send(stream, event, at_ms, **more),
+            lambda: super(MeteredFeed, self).send(stream, event, at_ms, **more).latest,
         )
         self.effects.clear()
         self._look(effects)
-        return effects
+        return self
 
     def end(self, at_ms: int) -> None:
         """The call ends, and time passes until it has closed."""
@@ -340,12 +341,14 @@ class MeteredFeed(Feed):
 
 
 def _turn(feed: Feed, at_ms: int, texts: Iterator[str]) -> None:
-    feed.user_audio(at_ms, at_ms + 1_000, text=next(texts))
-    feed.heard(next(texts), at_ms + 1_100)
-    feed.send("audit", {"message_type": "assistant", "value": next(texts)}, at_ms + 1_200)
-    feed.send("pipecat", {"type": "turn_start", "data": {"frame": "turn_start"}}, at_ms + 1_300)
-    feed.send("pipecat", {"type": "tts_text", "data": {"frame": next(texts)}}, at_ms + 1_300)
-    feed.assistant_audio(at_ms + 1_500, at_ms + 3_000)
+    (
+        feed.user_audio(at_ms, at_ms + 1_000, text=next(texts))
+        .heard(next(texts), at_ms + 1_100)
+        .send("audit", {"message_type": "assistant", "value": next(texts)}, at_ms + 1_200)
+        .send("pipecat", {"type": "turn_start", "data": {"frame": "turn_start"}}, at_ms + 1_300)
+        .send("pipecat", {"type": "tts_text", "data": {"frame": next(texts)}}, at_ms + 1_300)
+        .assistant_audio(at_ms + 1_500, at_ms + 3_000)
+    )
 
 
 def _texts(chars: int) -> Iterator[str]:
@@ -380,16 +383,18 @@ def _hostile_call(
             event = {"type": "latency_breakdown", "data": {"contributions": contributions}}
             feed.send("pipecat", event, at_ms + 1_400)
         for use in range(tools * turn // turns, tools * (turn + 1) // turns):
-            feed.tool_call("find", at_ms + 1_250)
-            feed.tool_answer("find", at_ms + 1_260, {"phone": use, "text": "12 "})
+            feed.tool_call("find", at_ms + 1_250).tool_answer(
+                "find", at_ms + 1_260, {"phone": use, "text": "12 "}
+            )
         for _ in range(idle_events // turns):
             feed.send(
                 "audit", {"message_type": "llm_call", "value": {"prompt": "x"}}, at_ms + 1_450
             )
     ends_ms = began_ms + 4_000 * turns
     if is_late:
-        feed.heard("something that was said at the very first", 10_000)
-        feed.user_audio(11_000, 12_000, text="and heard late")
+        feed.heard("something that was said at the very first", 10_000).user_audio(
+            11_000, 12_000, text="and heard late"
+        )
         _turn(feed, ends_ms, texts)
         _turn(feed, ends_ms + 4_000, texts)
     feed.end(ends_ms + 20_000)

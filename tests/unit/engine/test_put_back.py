@@ -13,8 +13,9 @@ from consumers.engine.limits import Limits
 from schemas.closed_sets import InputSource
 from schemas.events.envelope import read_envelope
 from schemas.log import REPLAY_OF_HEADER
-from tests.benchmarks.traffic import BrokerRecord
+from tests.support.fakes.broker_records import BrokerRecord
 from tests.support.fakes.engine_feed import T0_MS, Feed
+from tests.support.known import instance_of
 
 PLACE = (REPLAY_OF_HEADER, b"audit.events[0]@7")
 OTHER = (REPLAY_OF_HEADER, b"audit.events[0]@8")
@@ -43,9 +44,11 @@ ENTRY = {"message_type": "user", "value": "Hello"}
 def test_a_second_record_from_the_same_place_is_a_repeat(
     first: Sequence[tuple[str, bytes]], second: Sequence[tuple[str, bytes]], *, is_repeat: bool
 ) -> None:
-    feed = Feed()
-    feed.send("audit", ENTRY, 0, envelope=read_envelope(first))
-    feed.send("audit", ENTRY, 1, envelope=read_envelope(second))
+    feed = (
+        Feed()
+        .send("audit", ENTRY, 0, envelope=read_envelope(first))
+        .send("audit", ENTRY, 1, envelope=read_envelope(second))
+    )
     counts = {
         count.labels[1]: count.by
         for count in feed.evaluator.drain_counts()
@@ -71,8 +74,7 @@ def test_a_record_that_is_taken_where_it_was_refused_and_put_back_too_counts_onc
     ]
     evaluator = PartitionEvaluator(Limits(), "test")
     for record in records if is_in_order else records[1:]:
-        arrival = admit(InputSource.AUDIT, record, Limits())
-        assert isinstance(arrival, Arrival)
+        arrival = instance_of(Arrival, admit(InputSource.AUDIT, record, Limits()))
         evaluator.receive(arrival)
     counts = {
         count.labels[1]: count.by for count in evaluator.drain_counts() if "events" in count.metric
@@ -92,7 +94,6 @@ def test_the_place_is_known_of_an_event_in_structured_mode_too() -> None:
     record = BrokerRecord(
         "audit.events", 0, T0_MS, b"call", json.dumps(event).encode(), headers=headers
     )
-    arrival = admit(InputSource.AUDIT, record, Limits())
-    assert isinstance(arrival, Arrival)
+    arrival = instance_of(Arrival, admit(InputSource.AUDIT, record, Limits()))
     assert arrival.envelope is not None
     assert (arrival.envelope.id, arrival.envelope.replay_of) == ("1", "audit.events[0]@7")

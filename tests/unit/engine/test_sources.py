@@ -87,14 +87,12 @@ def test_two_transcripts_before_an_answer_are_one_turn() -> None:
         heard("badge", 3_500, 3),
         said("Yes?", 4_000, 3),
     )
-    assert feed.latencies() == {1: 500.0}
-    assert feed.turns() == {0, 1}
+    assert (feed.latencies(), feed.turns()) == ({1: 500.0}, {0, 1})
 
 
 def test_a_caller_who_says_nothing_has_no_turn() -> None:
     feed = fed(said("Welcome.", 0, 1), heard("...", 9_000, 2), said("Are you there?", 9_900, 2))
-    assert feed.latencies() == {}
-    assert feed.turns() == {0}
+    assert (feed.latencies(), feed.turns()) == ({}, {0})
 
 
 def test_a_latency_is_that_of_the_first_answer_of_a_turn() -> None:
@@ -108,8 +106,7 @@ def test_who_cuts_the_agent_off_begins_a_turn() -> None:
     feed = fed(said("Welcome to the long speech.", 0, 1), interrupted(900, 1))
     assert feed.interruptions() == [(1, "user")]
     fed(heard("Stop", 1_500, 2), said("Yes?", 2_000, 2), feed=feed)
-    assert feed.latencies() == {1: 500.0}
-    assert feed.turns() == {0, 1}
+    assert (feed.latencies(), feed.turns()) == ({1: 500.0}, {0, 1})
 
 
 def test_a_cut_off_that_is_told_after_the_transcript_is_of_the_same_turn() -> None:
@@ -119,8 +116,7 @@ def test_a_cut_off_that_is_told_after_the_transcript_is_of_the_same_turn() -> No
         interrupted(1_510, 1),
         said("Yes?", 2_000, 2),
     )
-    assert feed.interruptions() == [(1, "user")]
-    assert feed.turns() == {0, 1}
+    assert (feed.interruptions(), feed.turns()) == ([(1, "user")], {0, 1})
 
 
 def test_a_caller_who_cuts_off_and_hangs_up_leaves_no_turn_that_counts() -> None:
@@ -484,11 +480,9 @@ def test_no_dead_air_while_a_tool_runs() -> None:
 
 
 def test_a_simulated_caller_s_audio_wins() -> None:
-    feed = Feed()
-    feed.bot_text("Welcome.", 0)
+    feed = Feed().bot_text("Welcome.", 0)
     fed(heard("Hello", 3_000, 2), said("Hi.", 4_000, 2), feed=feed)
-    feed.user_audio(1_000, 2_400, behind_ms=3_100)
-    feed.assistant_audio(4_100, behind_ms=400)
+    feed.user_audio(1_000, 2_400, behind_ms=3_100).assistant_audio(4_100, behind_ms=400)
     fed(
         record(entry("user", "Hello"), entry("agent", "Hi.", **waited(2.0)), at_ms=5_000), feed=feed
     )
@@ -498,16 +492,14 @@ def test_a_simulated_caller_s_audio_wins() -> None:
 
 
 def test_audio_after_the_record_takes_the_record_s_word_back() -> None:
-    feed = Feed()
-    feed.bot_text("Welcome.", 0)
+    feed = Feed().bot_text("Welcome.", 0)
     fed(heard("Hello", 3_000, 2), said("Hi.", 4_000, 2), feed=feed)
     fed(
         record(entry("user", "Hello"), entry("agent", "Hi.", **waited(2.0)), at_ms=5_000), feed=feed
     )
     fed(heard("Bye", 5_500, 3), feed=feed)
     assert estimate_error(feed, 1).error_ms == -1_000.0
-    feed.user_audio(1_000, 2_400, behind_ms=4_500)
-    feed.assistant_audio(4_100, behind_ms=2_000)
+    feed.user_audio(1_000, 2_400, behind_ms=4_500).assistant_audio(4_100, behind_ms=2_000)
     assert wait(feed, 1)[1] is Anchor.AUDIO
     feed.user_audio(7_000, 8_000)
     assert feed.turn(1).estimate_error is None
@@ -673,11 +665,9 @@ def test_a_call_ends_for_the_reason_in_its_record_unless_an_event_names_one(
     )
     if announced is not None:
         feed.send("audit", {"type": "call_ended", "reason": announced}, 61_000)
-    feed.advance(100_000)
-    feed.close_all()
+    feed.advance(100_000).close_all()
     (closed,) = closings_of(feed.effects)
-    assert closed.ended_reason == reason
-    assert closed.began_ms == T0_MS + 3_000
+    assert (closed.ended_reason, closed.began_ms) == (reason, T0_MS + 3_000)
     assert closed.ended_ms == T0_MS + (24_000 if announced is None else 61_000)
 
 
@@ -739,9 +729,7 @@ def test_a_better_record_that_does_not_know_a_turn_gives_it_back_to_the_estimate
 
 
 def test_a_turn_that_the_bot_s_detector_heard_keeps_its_latency() -> None:
-    feed = Feed()
-    feed.spoke("user", 2_000, 3_000)
-    feed.speech("bot_speech_started", 4_000)
+    feed = Feed().spoke("user", 2_000, 3_000).speech("bot_speech_started", 4_000)
     fed(
         heard("Hello", 3_200, 2),
         said("Hi.", 3_900, 2),
@@ -805,15 +793,13 @@ def test_a_sound_that_took_no_turn_is_none_in_the_record() -> None:
 def test_the_time_of_a_record_makes_nothing_late() -> None:
     feed = fed(heard("Hello", 3_000, 2), record(entry("user", "Hello"), at_ms=60_000))
     fed(said("Hi.", 4_000, 2), feed=feed)
-    assert feed.counts("callgauge_late_events_total") == {}
-    assert feed.latencies() == {1: 1_000.0}
+    assert (feed.counts("callgauge_late_events_total"), feed.latencies()) == ({}, {1: 1_000.0})
 
 
 def test_the_agent_s_own_log_beside_its_events_makes_no_further_turns() -> None:
     feed = fed(said("Welcome.", 0, 1), heard("Hello", 3_000, 2), said("Hi.", 4_000, 2))
     feed.heard("Hello", 4_100)
-    assert feed.turns() == {0, 1}
-    assert feed.latencies() == {1: 1_000.0}
+    assert (feed.turns(), feed.latencies()) == ({0, 1}, {1: 1_000.0})
 
 
 def facts_of(*events: Json) -> dict[int, TurnFacts]:
@@ -920,8 +906,7 @@ def test_a_call_waits_for_its_record_and_not_longer() -> None:
     limits = Limits(closing_grace_ms=10_000, agent_record_grace_ms=120_000)
     ended = {"type": "call_ended"}
     feed = fed(heard("Hello", 3_000, 2), said("Hi.", 4_000, 2), feed=Feed(limits))
-    feed.send("audit", ended, 5_000)
-    feed.advance(100_000)
+    feed.send("audit", ended, 5_000).advance(100_000)
     assert feed.call().state == "running"
     fed(
         record(entry("user", "Hello"), entry("agent", "Hi.", **waited(2.4)), at_ms=101_000),
@@ -940,8 +925,7 @@ def test_a_call_whose_record_does_not_come_closes_all_the_same() -> None:
         said("Hi.", 4_000, 2),
         feed=Feed(Limits(agent_record_grace_ms=120_000)),
     )
-    feed.send("audit", {"type": "call_ended"}, 5_000)
-    feed.advance(124_999)
+    feed.send("audit", {"type": "call_ended"}, 5_000).advance(124_999)
     assert feed.call().state == "running"
     feed.advance(125_000)
     assert feed.call().close_reason == "ended"
@@ -958,10 +942,7 @@ def test_a_record_ends_a_call_of_which_nobody_says_that_it_ended() -> None:
 
 
 def test_other_calls_close_as_before() -> None:
-    feed = Feed()
-    feed.heard("Hello", 1_000)
-    feed.send("audit", {"type": "call_ended"}, 5_000)
-    feed.advance(15_000)
+    feed = Feed().heard("Hello", 1_000).send("audit", {"type": "call_ended"}, 5_000).advance(15_000)
     assert feed.call().close_reason == "ended"
 
 

@@ -5,7 +5,7 @@ bot's own.
 import json
 from collections.abc import Callable
 from math import inf
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from elevenlabs.types import ConversationHistoryTranscriptResponseModel as SdkTurn
@@ -45,36 +45,38 @@ class TranscriptFeed(Feed):
         turns: list[Json] = json.loads(transcript)
         return turns
 
-    def reply(self, text: str, at_ms: int) -> None:
+    def reply(self, text: str, at_ms: int) -> Self:
         """The model's reply in the audit log."""
-        self.send("audit", {"message_type": "assistant", "value": text}, at_ms)
+        return self.send("audit", {"message_type": "assistant", "value": text}, at_ms)
 
-    def words(self, text: str, at_ms: int) -> None:
+    def words(self, text: str, at_ms: int) -> Self:
         """Words come to speech synthesis one by one."""
         self.send("pipecat", {"type": "turn_start", "data": {"frame": "turn_start"}}, at_ms)
         for place, word in enumerate(text.split()):
             self.send("pipecat", {"type": "tts_text", "data": {"frame": word}}, at_ms + place)
+        return self
 
     def agent(
         self, start_ms: int, end_ms: int | None, spoken: str, written: str | None = None
-    ) -> None:
+    ) -> Self:
         """The simulated caller hears the agent say this part of its text."""
         if written is not None:
             self.reply(written, start_ms - 5)
-        self._audio("audio_start", "assistant", start_ms, 0)
-        self.words(spoken, start_ms)
+        self._audio("audio_start", "assistant", start_ms, 0).words(spoken, start_ms)
         if end_ms is not None:
             self._audio("audio_end", "assistant", end_ms, 0)
+        return self
 
-    def caller(self, start_ms: int, end_ms: int, meant: str, understood: str | None = None) -> None:
+    def caller(self, start_ms: int, end_ms: int, meant: str, understood: str | None = None) -> Self:
         """The simulated caller says this, and the agent understands something."""
         self.user_audio(start_ms, end_ms, text=meant)
         if understood is not None:
             self.heard(understood, end_ms + 100)
+        return self
 
     def uses(
         self, tool: str, at_ms: int, arguments: object, response: object, *, for_ms: int = 300
-    ) -> None:
+    ) -> Self:
         """A tool is called, and answers unless the response is None."""
         self.send(
             "audit",
@@ -83,6 +85,7 @@ class TranscriptFeed(Feed):
         )
         if response is not None:
             self.tool_answer(tool, at_ms + for_ms, response)
+        return self
 
 
 def brief(turns: list[Json]) -> list[tuple[int, str, str | None]]:
@@ -96,9 +99,11 @@ def feed() -> TranscriptFeed:
 
 
 def test_both_sides_say_what_was_heard_of_them(feed: TranscriptFeed) -> None:
-    feed.agent(1_000, 2_500, "Welcome aboard.", "Welcome aboard.")
-    feed.caller(4_200, 6_000, "I lost my badge", "I lost my bag")
-    feed.agent(8_999, 9_900, "Which bag?", "Which bag?")
+    (
+        feed.agent(1_000, 2_500, "Welcome aboard.", "Welcome aboard.")
+        .caller(4_200, 6_000, "I lost my badge", "I lost my bag")
+        .agent(8_999, 9_900, "Which bag?", "Which bag?")
+    )
     turns = feed.closed()
     assert brief(turns) == [
         (0, "agent", "Welcome aboard."),
@@ -115,26 +120,29 @@ def test_both_sides_say_what_was_heard_of_them(feed: TranscriptFeed) -> None:
 
 
 def test_time_counts_from_the_start_that_the_call_names(feed: TranscriptFeed) -> None:
-    feed.send("audit", {"type": "call_started", "agent": "desk"}, 5_000)
-    feed.send("audit", {"type": "call_started"}, 9_000)
-    feed.agent(9_100, 9_500, "Welcome.")
+    (
+        feed.send("audit", {"type": "call_started", "agent": "desk"}, 5_000)
+        .send("audit", {"type": "call_started"}, 9_000)
+        .agent(9_100, 9_500, "Welcome.")
+    )
     (turn,) = feed.closed()
     assert (turn["time_in_call_secs"], turn["agent_metadata"]["agent_id"]) == (4, "desk")
 
 
 def test_what_the_caller_meant_stands_in_where_nobody_understood(feed: TranscriptFeed) -> None:
-    feed.agent(0, 500, "Welcome.")
-    feed.caller(1_000, 2_000, "Hello there")
+    feed.agent(0, 500, "Welcome.").caller(1_000, 2_000, "Hello there")
     assert brief(feed.closed())[1] == (1, "user", "Hello there")
 
 
 def test_a_placeholder_is_no_message(feed: TranscriptFeed) -> None:
-    feed.send("audit", {"type": "call_started", "pipeline_type": "audio_llm"}, 0)
-    feed.agent(0, 500, "Welcome.")
-    feed.caller(1_000, 2_000, "Hello there", "[user audio]")
-    feed.agent(3_000, 3_500, "Yes?")
-    feed.caller(4_000, 5_000, "A seat", "[user audio]")
-    feed.send("audit", {"type": "user_text_updated", "text": "A sheet"}, 5_300)
+    (
+        feed.send("audit", {"type": "call_started", "pipeline_type": "audio_llm"}, 0)
+        .agent(0, 500, "Welcome.")
+        .caller(1_000, 2_000, "Hello there", "[user audio]")
+        .agent(3_000, 3_500, "Yes?")
+        .caller(4_000, 5_000, "A seat", "[user audio]")
+        .send("audit", {"type": "user_text_updated", "text": "A sheet"}, 5_300)
+    )
     assert [message for _, role, message in brief(feed.closed()) if role == "user"] == [
         "Hello there",
         "A sheet",
@@ -142,23 +150,24 @@ def test_a_placeholder_is_no_message(feed: TranscriptFeed) -> None:
 
 
 def test_a_caller_who_was_heard_and_not_understood_has_no_message(feed: TranscriptFeed) -> None:
-    feed.agent(0, 500, "Welcome.")
-    feed.user_audio(1_000, 2_000, text=None)
+    feed.agent(0, 500, "Welcome.").user_audio(1_000, 2_000, text=None)
     assert (1, "user", None) in brief(feed.closed())
 
 
 def test_a_barge_in_cuts_the_message_and_keeps_what_was_written(feed: TranscriptFeed) -> None:
-    feed.agent(0, 500, "Welcome.", "Welcome.")
-    feed.caller(1_000, 2_000, "Any seats?", "Any seats?")
-    feed.agent(
-        3_000,
-        None,
-        "There are many seats",
-        "There are many seats on the first and the last flight.",
+    (
+        feed.agent(0, 500, "Welcome.", "Welcome.")
+        .caller(1_000, 2_000, "Any seats?", "Any seats?")
+        .agent(
+            3_000,
+            None,
+            "There are many seats",
+            "There are many seats on the first and the last flight.",
+        )
+        .caller(4_000, 5_000, "Stop", "Stop")
+        ._audio("audio_end", "assistant", 4_100, 0)
+        .agent(6_000, 7_000, "Yes?", "Yes?")
     )
-    feed.caller(4_000, 5_000, "Stop", "Stop")
-    feed._audio("audio_end", "assistant", 4_100, 0)
-    feed.agent(6_000, 7_000, "Yes?", "Yes?")
     turns = feed.closed()
     assert [
         (turn["message"], turn["original_message"]) for turn in turns if turn["interrupted"]
@@ -223,23 +232,24 @@ def test_a_barge_in_cuts_off_the_turn_whose_sound_it_was(
 def test_what_it_had_written_is_null_where_the_log_has_less_than_was_said(
     feed: TranscriptFeed,
 ) -> None:
-    feed.agent(0, None, "Welcome to the desk of the line", "Welcome.")
-    feed.caller(1_000, 2_000, "Stop", "Stop")
+    feed.agent(0, None, "Welcome to the desk of the line", "Welcome.").caller(
+        1_000, 2_000, "Stop", "Stop"
+    )
     (cut,) = [turn for turn in feed.closed() if turn["interrupted"]]
     assert (cut["message"], cut["original_message"]) == ("Welcome to the desk of the line", None)
 
 
 def test_a_reply_that_nobody_heard_is_left_out(feed: TranscriptFeed) -> None:
-    feed.agent(0, 500, "Welcome.", "Welcome.")
-    feed.caller(1_000, 2_000, "Hello", "Hello")
-    feed.reply("I never came to say this.", 2_500)
+    (
+        feed.agent(0, 500, "Welcome.", "Welcome.")
+        .caller(1_000, 2_000, "Hello", "Hello")
+        .reply("I never came to say this.", 2_500)
+    )
     assert [message for _, _, message in brief(feed.closed())] == ["Welcome.", "Hello"]
 
 
 def test_without_any_sign_of_speech_the_log_is_what_was_said(feed: TranscriptFeed) -> None:
-    feed.reply("Welcome.", 0)
-    feed.heard("Hello", 2_000)
-    feed.reply("Yes?", 3_000)
+    feed.reply("Welcome.", 0).heard("Hello", 2_000).reply("Yes?", 3_000)
     assert brief(feed.closed()) == [
         (0, "agent", "Welcome."),
         (2, "user", "Hello"),
@@ -248,10 +258,12 @@ def test_without_any_sign_of_speech_the_log_is_what_was_said(feed: TranscriptFee
 
 
 def test_tools_are_entries_of_their_own_joined_by_an_id(feed: TranscriptFeed) -> None:
-    feed.agent(0, 500, "Welcome.", "Welcome.")
-    feed.caller(1_000, 2_000, "Book it", "Book it")
-    feed.uses("book", 2_500, {"seat": "window", "at": ["1", 2]}, {"status": "error", "why": "full"})
-    feed.agent(4_000, 5_000, "It is full.", "It is full.")
+    (
+        feed.agent(0, 500, "Welcome.", "Welcome.")
+        .caller(1_000, 2_000, "Book it", "Book it")
+        .uses("book", 2_500, {"seat": "window", "at": ["1", 2]}, {"status": "error", "why": "full"})
+        .agent(4_000, 5_000, "It is full.", "It is full.")
+    )
     turns = feed.closed()
     assert [
         (len(turn["tool_calls"]), len(turn["tool_results"]), turn["message"]) for turn in turns
@@ -278,11 +290,13 @@ def test_tools_are_entries_of_their_own_joined_by_an_id(feed: TranscriptFeed) ->
 
 
 def test_calls_side_by_side_share_an_entry_and_ids_differ(feed: TranscriptFeed) -> None:
-    feed.agent(0, 500, "Welcome.")
-    feed.caller(1_000, 2_000, "Book both", "Book both")
-    feed.uses("book", 2_500, {"n": 1}, "first", for_ms=1_000)
-    feed.uses("rebook", 2_600, {"n": 2}, "second", for_ms=500)
-    feed.uses("pay", 4_000, None, None)
+    (
+        feed.agent(0, 500, "Welcome.")
+        .caller(1_000, 2_000, "Book both", "Book both")
+        .uses("book", 2_500, {"n": 1}, "first", for_ms=1_000)
+        .uses("rebook", 2_600, {"n": 2}, "second", for_ms=500)
+        .uses("pay", 4_000, None, None)
+    )
     turns = [turn for turn in feed.closed() if turn["tool_calls"] or turn["tool_results"]]
     named = [
         [each["tool_name"] for each in (*turn["tool_calls"], *turn["tool_results"])]
@@ -303,16 +317,14 @@ def test_an_answer_that_nobody_asked_for_has_the_format_s_own_number_for_no_late
     """ElevenLabs' schema has a number there, 0 unless it is known. What was measured is in scores,
     where unknown is not zero.
     """
-    feed.heard("Hello", 0)
-    feed.tool_answer("book", 500, "done")
+    feed.heard("Hello", 0).tool_answer("book", 500, "done")
     (result,) = [each for turn in feed.closed() for each in turn["tool_results"]]
     assert (result["result_value"], result["tool_latency_secs"]) == ("done", 0.0)
     assert [use.duration_ms for use in feed.tools().values()] == [None]
 
 
 def test_where_nothing_was_measured_there_are_no_metrics(feed: TranscriptFeed) -> None:
-    feed.agent(0, 500, "Welcome.")
-    feed.caller(1_000, 2_000, "Hello", "Hello")
+    feed.agent(0, 500, "Welcome.").caller(1_000, 2_000, "Hello", "Hello")
     assert [turn["conversation_turn_metrics"] for turn in feed.closed()] == [None, None]
 
 
@@ -334,9 +346,10 @@ def test_where_nothing_was_measured_there_are_no_metrics(feed: TranscriptFeed) -
 def test_an_answer_is_its_text_or_json(feed: TranscriptFeed, answer: object, value: str) -> None:
     feed.send(
         "audit", {"message_type": "tool_call", "value": {"tool": "t", "parameters": answer}}, 0
-    )
-    feed.send(
-        "audit", {"message_type": "tool_response", "value": {"tool": "t", "response": answer}}, 10
+    ).send(
+        "audit",
+        {"message_type": "tool_response", "value": {"tool": "t", "response": answer}},
+        10,
     )
     turns = feed.closed()
     assert turns[1]["tool_results"][0]["result_value"] == value
@@ -348,20 +361,22 @@ def test_an_answer_is_its_text_or_json(feed: TranscriptFeed, answer: object, val
 
 
 def test_a_phone_line_has_the_bot_s_own_turns(feed: TranscriptFeed) -> None:
-    feed.reply("Welcome to the desk.", 900)
-    feed.speech("bot_speech_started", 1_000)
-    feed.words("Welcome to the desk.", 1_000)
-    feed.speech("bot_speech_stopped", 2_000)
-    feed.spoke("user", 3_500, 5_000)
-    feed.heard("Any seats?", 5_500)
-    feed.uses("look", 5_600, {}, "two")
-    feed.reply("There are two seats, one at the window.", 5_950)
-    feed.speech("bot_speech_started", 6_000)
-    feed.words("There are two", 6_000)
-    feed.speech("user_speech_started", 6_500)
-    feed.speech("bot_speech_stopped", 6_600)
-    feed.speech("user_speech_stopped", 7_000)
-    feed.heard("The window", 7_100)
+    (
+        feed.reply("Welcome to the desk.", 900)
+        .speech("bot_speech_started", 1_000)
+        .words("Welcome to the desk.", 1_000)
+        .speech("bot_speech_stopped", 2_000)
+        .spoke("user", 3_500, 5_000)
+        .heard("Any seats?", 5_500)
+        .uses("look", 5_600, {}, "two")
+        .reply("There are two seats, one at the window.", 5_950)
+        .speech("bot_speech_started", 6_000)
+        .words("There are two", 6_000)
+        .speech("user_speech_started", 6_500)
+        .speech("bot_speech_stopped", 6_600)
+        .speech("user_speech_stopped", 7_000)
+        .heard("The window", 7_100)
+    )
     turns = feed.closed()
     assert [entry for entry in brief(turns) if entry[2]] == [
         (0, "agent", "Welcome to the desk."),
@@ -376,13 +391,15 @@ def test_a_phone_line_has_the_bot_s_own_turns(feed: TranscriptFeed) -> None:
 
 
 def test_pipecat_s_own_record_is_what_was_spoken(feed: TranscriptFeed) -> None:
-    feed.speech("bot_speech_started", 1_000)
-    feed.reply("Welcome to the desk.", 900)
-    feed.send("pipecat", {"type": "assistant_message", "data": {"content": "Welcome to"}}, 1_500)
-    feed.speech("user_speech_started", 1_600)
-    feed.speech("bot_speech_stopped", 1_700)
-    feed.speech("user_speech_stopped", 1_900)
-    feed.send("pipecat", {"type": "user_message", "data": {"content": "Stop"}}, 2_000)
+    (
+        feed.speech("bot_speech_started", 1_000)
+        .reply("Welcome to the desk.", 900)
+        .send("pipecat", {"type": "assistant_message", "data": {"content": "Welcome to"}}, 1_500)
+        .speech("user_speech_started", 1_600)
+        .speech("bot_speech_stopped", 1_700)
+        .speech("user_speech_stopped", 1_900)
+        .send("pipecat", {"type": "user_message", "data": {"content": "Stop"}}, 2_000)
+    )
     agent, user = feed.closed()
     assert (agent["message"], agent["original_message"], agent["interrupted"]) == (
         "Welcome to",
@@ -396,13 +413,17 @@ def test_a_message_that_was_cut_off_belongs_to_the_turn_that_was(feed: Transcrip
     """Pipecat writes it when the turn is over, and then the caller has begun the next
     one already.
     """
-    feed.speech("bot_speech_started", 1_000)
-    feed.speech("user_speech_started", 1_600)
-    feed.speech("bot_speech_stopped", 1_700)
+    (
+        feed.speech("bot_speech_started", 1_000)
+        .speech("user_speech_started", 1_600)
+        .speech("bot_speech_stopped", 1_700)
+    )
     cut = {"content": "Welcome to", "timestamp": "2026-09-21T14:13:20.990+00:00"}  # T0 and 0.99 s
-    feed.send("pipecat", {"type": "assistant_message", "data": cut}, 1_800)
-    feed.speech("user_speech_stopped", 1_900)
-    feed.heard("Stop", 2_000)
+    (
+        feed.send("pipecat", {"type": "assistant_message", "data": cut}, 1_800)
+        .speech("user_speech_stopped", 1_900)
+        .heard("Stop", 2_000)
+    )
     assert brief(feed.closed()) == [(0, "agent", "Welcome to"), (0, "user", "Stop")]
 
 
@@ -415,10 +436,12 @@ def entries_of(
 
 
 def test_the_redactor_goes_over_every_text_and_leaves_json_whole(feed: TranscriptFeed) -> None:
-    feed.agent(0, None, "Is it SECRET", "Is it SECRET or SECRET?")
-    feed.caller(1_000, 2_000, "It is SECRET", "It is SECRET")
-    feed.uses("book", 2_500, {"name": 'a "SECRET"'}, '{"note": ["SECRET"]}')
-    feed.uses("pay", 3_000, "SECRET", "SECRET")
+    (
+        feed.agent(0, None, "Is it SECRET", "Is it SECRET or SECRET?")
+        .caller(1_000, 2_000, "It is SECRET", "It is SECRET")
+        .uses("book", 2_500, {"name": 'a "SECRET"'}, '{"note": ["SECRET"]}')
+        .uses("pay", 3_000, "SECRET", "SECRET")
+    )
     call = feed.evaluator._calls["call"]
     turns = entries_of(call, Redactor(RedactionRules(patterns={"XX": "SECRET"})))
     text = TRANSCRIPT.dump_json(turns).decode()
@@ -465,11 +488,13 @@ def measured(turns: tuple[TranscriptTurn, ...]) -> list[tuple[str, str, dict[str
 
 
 def test_each_number_stands_once_on_the_entry_that_it_is_about(feed: TranscriptFeed) -> None:
-    feed.agent(0, 500, "Welcome.")
-    feed.caller(1_000, 2_000, "Book both", "Book both")
-    feed.uses("book", 2_500, {}, "done")
-    feed.uses("pay", 3_500, {}, "done")
-    feed.agent(5_000, 6_000, "Done.")
+    (
+        feed.agent(0, 500, "Welcome.")
+        .caller(1_000, 2_000, "Book both", "Book both")
+        .uses("book", 2_500, {}, "done")
+        .uses("pay", 3_500, {}, "done")
+        .agent(5_000, 6_000, "Done.")
+    )
     turns = entries_of(
         feed.evaluator._calls["call"], metrics_of=lambda turn: MEASURED if turn == 1 else NOTHING
     )
@@ -489,10 +514,12 @@ def test_each_number_stands_once_on_the_entry_that_it_is_about(feed: TranscriptF
 
 
 def test_numbers_move_to_the_entry_that_is_there(feed: TranscriptFeed) -> None:
-    feed.agent(0, 500, "Welcome.")
-    feed.caller(1_000, 2_000, "Book both", "Book both")
-    feed.uses("book", 2_500, {}, "done")
-    feed.uses("pay", 3_500, {}, "done")
+    (
+        feed.agent(0, 500, "Welcome.")
+        .caller(1_000, 2_000, "Book both", "Book both")
+        .uses("book", 2_500, {}, "done")
+        .uses("pay", 3_500, {}, "done")
+    )
     turns = entries_of(feed.evaluator._calls["call"], metrics_of=lambda _turn: MEASURED)
     everything = {
         "convai_llm_service_ttfb": 1.5,
@@ -515,11 +542,13 @@ def _small(
     monkeypatch: pytest.MonkeyPatch, most_bytes: int
 ) -> Callable[[], tuple[bytes | None, Any]]:
     monkeypatch.setattr(transcript_module, "MAX_TRANSCRIPT_BYTES", most_bytes)
-    feed = TranscriptFeed()
-    feed.agent(0, 500, "Welcome.")
-    feed.caller(1_000, 2_000, "Book it", "Book it")
-    feed.uses("book", 2_500, {"seat": "x" * 2_000}, {"seat": "y" * 3_000})
-    feed.uses("pay", 3_500, {"by": "card"}, "done")
+    feed = (
+        TranscriptFeed()
+        .agent(0, 500, "Welcome.")
+        .caller(1_000, 2_000, "Book it", "Book it")
+        .uses("book", 2_500, {"seat": "x" * 2_000}, {"seat": "y" * 3_000})
+        .uses("pay", 3_500, {"by": "card"}, "done")
+    )
 
     def close() -> tuple[bytes | None, Any]:
         feed.advance(END_MS)
@@ -567,9 +596,7 @@ def test_the_bound_is_what_kafka_takes() -> None:
 
 
 def test_calls_have_transcripts_only_where_they_are_wanted() -> None:
-    feed = Feed()
-    feed.heard("Hello", 0)
-    feed.advance(END_MS)
+    feed = Feed().heard("Hello", 0).advance(END_MS)
     assert (feed.call().state, transcripts_of(feed.effects)) == ("closed", [])
 
 
@@ -590,12 +617,14 @@ def details(feed: TranscriptFeed, at_ms: int, source: str = "audit", **fields: o
 
 def two_turns(feed: TranscriptFeed) -> None:
     """The agent answers at 3 and at 8 s."""
-    feed.agent(0, 500, "Welcome.", "Welcome.")
-    feed.caller(1_000, 2_000, "Any fee?", "Any fee?")
-    feed.agent(3_000, 4_000, "None.", "None.")
-    feed.caller(5_000, 6_000, "Book it", "Book it")
-    feed.uses("book", 6_500, {}, "ok")
-    feed.agent(8_000, 9_000, "Booked.", "Booked.")
+    (
+        feed.agent(0, 500, "Welcome.", "Welcome.")
+        .caller(1_000, 2_000, "Any fee?", "Any fee?")
+        .agent(3_000, 4_000, "None.", "None.")
+        .caller(5_000, 6_000, "Book it", "Book it")
+        .uses("book", 6_500, {}, "ok")
+        .agent(8_000, 9_000, "Booked.", "Booked.")
+    )
 
 
 def told(turns: list[Json], field: str) -> dict[str, Any]:
@@ -660,9 +689,11 @@ def test_a_node_of_the_workflow_holds_until_the_next_one(feed: TranscriptFeed) -
 
 
 def test_a_turn_of_tools_alone_has_its_details_on_their_calls(feed: TranscriptFeed) -> None:
-    feed.agent(0, 500, "Welcome.", "Welcome.")
-    feed.caller(1_000, 2_000, "Book it", "Book it")
-    feed.uses("book", 2_500, {}, "ok")
+    (
+        feed.agent(0, 500, "Welcome.", "Welcome.")
+        .caller(1_000, 2_000, "Book it", "Book it")
+        .uses("book", 2_500, {}, "ok")
+    )
     details(feed, 2_200, rag_retrieval_info=RAG)
     assert told(feed.closed(), "rag_retrieval_info") == {"calls": RAG}
 

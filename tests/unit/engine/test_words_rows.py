@@ -5,7 +5,6 @@ without personal data.
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -280,20 +279,19 @@ def words_of(feed: TranscriptFeed) -> list[tuple[int, str, str]]:
 
 
 def test_the_caller_is_not_written_while_the_agent_speaks_over_half_a_number() -> None:
-    feed = TranscriptFeed()
-    feed.speech("user_speech_started", 1_000)
-    feed.heard("my card is 4111 1111", 2_000)
-    feed.speech("bot_speech_started", 2_500)
+    feed = (
+        TranscriptFeed()
+        .speech("user_speech_started", 1_000)
+        .heard("my card is 4111 1111", 2_000)
+        .speech("bot_speech_started", 2_500)
+    )
     assert words_of(feed) == [], "the caller goes on"
-    feed.heard("1111 1111", 3_500)
-    feed.speech("user_speech_stopped", 3_600)
+    feed.heard("1111 1111", 3_500).speech("user_speech_stopped", 3_600)
     assert words_of(feed) == [(1, "my card is [CARD]", "")]
 
 
 def test_an_answer_is_written_when_its_sound_has_ended() -> None:
-    feed = TranscriptFeed()
-    feed.speech("bot_speech_started", 1_000)
-    feed.words("Welcome aboard.", 1_001)
+    feed = TranscriptFeed().speech("bot_speech_started", 1_000).words("Welcome aboard.", 1_001)
     assert words_of(feed) == []
     feed.speech("bot_speech_stopped", 2_000)
     assert words_of(feed) == [(0, "", "Welcome aboard.")]
@@ -304,9 +302,11 @@ def test_an_answer_is_written_when_its_sound_has_ended() -> None:
 def test_an_answer_of_many_pieces_has_few_rows_until_the_turn_is_left() -> None:
     feed = TranscriptFeed()
     for place in range(33):
-        feed.speech("bot_speech_started", 1_000 * place)
-        feed.words(f"Piece {place}.", 1_000 * place + 1)
-        feed.speech("bot_speech_stopped", 1_000 * place + 500)
+        (
+            feed.speech("bot_speech_started", 1_000 * place)
+            .words(f"Piece {place}.", 1_000 * place + 1)
+            .speech("bot_speech_stopped", 1_000 * place + 500)
+        )
     feed.speech("user_speech_started", 60_000)
     rows = [effect.row for effect in feed.effects if isinstance(effect, PublishWords)]
     assert len(rows) <= 8
@@ -316,8 +316,7 @@ def test_an_answer_of_many_pieces_has_few_rows_until_the_turn_is_left() -> None:
 def test_words_that_come_late_make_another_row_of_the_turn_of_their_sound() -> None:
     feed = TranscriptFeed()
     for at_ms in (1_000, 5_000, 9_000):
-        feed.spoke("user", at_ms, at_ms + 1_000)
-        feed.spoke("bot", at_ms + 1_500, at_ms + 2_500)
+        feed.spoke("user", at_ms, at_ms + 1_000).spoke("bot", at_ms + 1_500, at_ms + 2_500)
     feed.heard("It is late", 2_100)
     assert words_of(feed) == [(1, "It is late", "")]
 
@@ -370,11 +369,13 @@ def test_the_work_of_a_turn_is_the_same_in_a_long_call(monkeypatch: pytest.Monke
     feed = TranscriptFeed(Limits(max_turns_per_call=10_000))
     for turn in range(300):
         at_ms = 10_000 * turn
-        feed.spoke("user", at_ms, at_ms + 1_000)
-        feed.heard(f"Words {turn}", at_ms + 1_100)
-        feed.speech("bot_speech_started", at_ms + 2_000)
-        feed.words(f"An answer to {turn}.", at_ms + 2_001)
-        feed.speech("bot_speech_stopped", at_ms + 3_000)
+        (
+            feed.spoke("user", at_ms, at_ms + 1_000)
+            .heard(f"Words {turn}", at_ms + 1_100)
+            .speech("bot_speech_started", at_ms + 2_000)
+            .words(f"An answer to {turn}.", at_ms + 2_001)
+            .speech("bot_speech_stopped", at_ms + 3_000)
+        )
     assert max(looks.values()) <= 3
     assert sum(isinstance(effect, PublishWords) for effect in feed.effects) <= 2 * 300
 
@@ -415,7 +416,7 @@ def test_a_call_whose_tools_are_asked_100_kilobytes_has_small_rows_of_words() ->
         event = json.loads(record.value)
         if event.get("data", {}).get("arguments"):
             event["data"]["arguments"] = {"items": ["a" * 1_000] * 100}
-        arrival = admit(source, replace(record, value=json.dumps(event).encode()), NO_LIMITS)
+        arrival = admit(source, record._replace(value=json.dumps(event).encode()), NO_LIMITS)
         assert isinstance(arrival, Arrival)
         arrivals.append(arrival)
     rows = list(words_in(PartitionEvaluator(NO_LIMITS, "test"), arrivals))

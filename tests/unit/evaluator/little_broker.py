@@ -26,8 +26,8 @@ from schemas.closed_sets import InputSource
 from schemas.goals.goal_set import ChoosesGoals
 from schemas.rows import Row, decode
 from schemas.topics import EVENTS_TOPIC
+from tests.support.fakes.broker_records import BrokerRecord as Record
 from tests.support.fakes.evaluator_fakes import NOW_MS
-from tests.support.fakes.log_writer import LogRecord as Record
 from tests.support.fakes.log_writer import LogWriter
 
 

@@ -6,11 +6,11 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from aiokafka.errors import KafkaError
-from structlog.testing import capture_logs
 
 from consumers.evaluator import group, service
 from consumers.evaluator.group import GroupWatch, Member, TwinError, named
@@ -20,6 +20,7 @@ from consumers.evaluator.writer import FencedError
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
 from schemas.topics import EVENTS_TOPIC
 from tests.support.fakes.evaluator_fakes import START, Shell, until_idle
+from tests.support.known import Logged
 
 TOPICS = frozenset([EVENTS_TOPIC])
 OURS = Member("ev-1-a", "callgauge-evaluator", "/10.0.0.1", TOPICS)
@@ -45,25 +46,22 @@ async def put_out(shell: Shell) -> "asyncio.Task[None]":
 # Strangers.
 
 
-async def test_a_stranger_is_named_after_each_rebalance(shell: Shell) -> None:
+async def test_a_stranger_is_named_after_each_rebalance(shell: Shell, logged: Logged) -> None:
     shell.members = [OURS, STRANGER]
-    with capture_logs() as logged:
-        await shell.assigned(0)
+    await shell.assigned(0)
     (line,) = [line for line in logged if line["event"] == "group_has_strangers"]
-    assert line["seen"] == "client 'rdkafka' on 10.0.0.9"
-    assert line["log_level"] == "error"
+    assert (line["seen"], line["log_level"]) == ("client 'rdkafka' on 10.0.0.9", "error")
     assert shell.role.ready.is_set()
 
 
 @pytest.mark.parametrize("client", ["callgauge-evaluator", "mine-evaluator"])
-async def test_evaluators_are_no_strangers(shell: Shell, client: str) -> None:
+async def test_evaluators_are_no_strangers(shell: Shell, client: str, logged: Logged) -> None:
     shell.members = [
         OURS,
         OURS._replace(id="other", client=client),
         OURS._replace(id="in a rebalance", topics=None),
     ]
-    with capture_logs() as logged:
-        await shell.assigned(0)
+    await shell.assigned(0)
     assert "group_has_strangers" not in {line["event"] for line in logged}
 
 
@@ -81,29 +79,34 @@ def let_nobody_in(shell: Shell, monkeypatch: pytest.MonkeyPatch, error: KafkaErr
     monkeypatch.setattr(shell.consumer, "start", refused)
 
 
-async def test_who_keeps_us_out_of_the_group_is_named(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("member", "error", "told", "message"),
+    [
+        (
+            STRANGER,
+            "InconsistentGroupProtocolError",
+            KafkaUnreachableError,
+            r"InconsistentGroupProtocolError\. .* Members .*'rdkafka' on 10.0.0.9\. Stop these",
+        ),
+        (
+            TWIN,
+            "UnknownError()",
+            SharedNameError,
+            r"does not let this process in\. The evaluator_instance 'ev-1' .* on 10.0.0.2",
+        ),
+    ],
+)
+async def test_who_keeps_us_out_of_the_group_is_named_and_not_a_broker_that_does_not_answer(
+    shell: Shell,
+    monkeypatch: pytest.MonkeyPatch,
+    member: Any,
+    error: str,
+    told: type[Exception],
+    message: str,
 ) -> None:
-    shell.members = [STRANGER]
-
-    let_nobody_in(shell, monkeypatch, KafkaError("InconsistentGroupProtocolError"))
-    with pytest.raises(
-        KafkaUnreachableError,
-        match=r"InconsistentGroupProtocolError\. .* Members .*'rdkafka' on 10.0.0.9\. Stop these",
-    ):
-        await shell.role.run(asyncio.Event())
-
-
-async def test_who_is_refused_for_its_name_does_not_say_that_no_broker_answers(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shell.members = [TWIN]
-
-    let_nobody_in(shell, monkeypatch, KafkaError("UnknownError()"))
-    with pytest.raises(
-        SharedNameError,
-        match=r"does not let this process in\. The evaluator_instance 'ev-1' .* on 10.0.0.2",
-    ):
+    shell.members = [member]
+    let_nobody_in(shell, monkeypatch, KafkaError(error))
+    with pytest.raises(told, match=message):
         await shell.role.run(asyncio.Event())
 
 
@@ -128,11 +131,10 @@ def test_a_message_names_some() -> None:
 
 
 async def test_who_lost_its_name_to_another_process_stands_aside_until_that_is_gone(
-    shell: Shell,
+    shell: Shell, logged: Logged
 ) -> None:
     shell.members = [TWIN]
-    with capture_logs() as logged:
-        revoking = await put_out(shell)
+    revoking = await put_out(shell)
     (line,) = [line for line in logged if line["event"] == "evaluator_instance_is_shared"]
     assert "10.0.0.2" in line["seen"]
     assert socket.gethostname() in line["seen"]
@@ -160,7 +162,7 @@ async def test_who_lost_its_name_to_another_process_stands_aside_until_that_is_g
 
 
 async def test_who_is_fenced_off_by_another_process_of_its_name_stands_aside_too(
-    shell: Shell,
+    shell: Shell, logged: Logged
 ) -> None:
     """It may write before a heartbeat says that it is no member any more. Beginning again, it would
     take the name from the other one.
@@ -168,8 +170,7 @@ async def test_who_is_fenced_off_by_another_process_of_its_name_stands_aside_too
     await shell.assigned(0)
     shell.members = [TWIN]
     shell.writers[0].error = FencedError("another evaluator writes partition 0 now")
-    with capture_logs() as logged:
-        await shell.folds(START)
+    await shell.folds(START)
     assert "evaluator_instance_is_shared" in {line["event"] for line in logged}
     assert (shell.failures, shell.role.owned, shell.role.ready.is_set()) == ([], {}, False)
     shell.consumer._coordinator.member_id = ""

@@ -19,8 +19,9 @@ from consumers.evaluator import service
 from consumers.runtime.process import tune_python
 from schemas.closed_sets import InputSource
 from schemas.events.elevenlabs import MAX_ENTRIES
+from tests.support.fakes.broker_records import BrokerRecord
 from tests.support.fakes.evaluator_fakes import NOW_MS, START, Shell
-from tests.support.fakes.log_writer import LogRecord, LogWriter
+from tests.support.fakes.log_writer import LogWriter
 from tests.support.held_loop import MOST_SECONDS, HeldLoop, kept_out_of_collections
 
 Json = dict[str, Any]
@@ -145,7 +146,9 @@ async def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
     return made
 
 
-async def _held_seconds(shell: Shell, records: Callable[[], list[LogRecord]]) -> tuple[float, str]:
+async def _held_seconds(
+    shell: Shell, records: Callable[[], list[BrokerRecord]]
+) -> tuple[float, str]:
     """The longest step while these are folded, of the first try in which it is short enough;
     otherwise the shortest of all tries.
     """
@@ -213,7 +216,7 @@ def _spoken(turns: int) -> Iterator[tuple[int, Json]]:
 
 
 def _arrival(number: int, time_ms: int, event: Json, key: bytes = b"c-1") -> Arrival:
-    record = LogRecord("pipecat.events", number, time_ms, key, json.dumps(event).encode(), 0, ())
+    record = BrokerRecord("pipecat.events", number, time_ms, key, json.dumps(event).encode(), 0, ())
     arrival = admit(InputSource.PIPECAT, record, LIMITS)
     assert isinstance(arrival, Arrival)
     return arrival

@@ -41,6 +41,7 @@ from tests.support.fakes.evaluator_fakes import (
     waiting_in,
 )
 from tests.support.fakes.log_writer import LogWriter
+from tests.support.known import Logged
 
 PIPECAT, AUDIT = InputSource.PIPECAT, InputSource.AUDIT
 SCORE = PublishRow(moment("c-1"))
@@ -483,11 +484,6 @@ def test_a_call_that_was_evicted_and_not_closed_is_evicted_by_the_same_record(
     assert evaluator.evictions == [("c-7", 1)]
 
 
-def test_an_owner_that_folded_nothing_leaves_nothing_to_do(log: LogWriter) -> None:
-    partition, _, _ = recovering(log, row=row(2), start=2, place=2)
-    assert (partition.is_recovering, partition.next_offset) == (False, 2)
-
-
 # Another version of code or settings.
 
 
@@ -557,16 +553,15 @@ def test_the_newest_questions_of_a_call_are_withheld_once() -> None:
 
 
 def test_where_records_of_open_calls_are_gone_all_is_published_again_and_counts_nothing(
-    log: LogWriter,
+    log: LogWriter, logged: Logged
 ) -> None:
-    with capture_logs() as logged:
-        partition, evaluator, registry = recovering(
-            log, start=2, place=3, is_cut=True, lacking=["c-1", "c-gone"]
-        )
-        evaluator.again = [moment("c-1")]
-        partition.fold(log.records[2], NOW_MS)
-        partition.close_some()
-        partition.close_some()
+    partition, evaluator, registry = recovering(
+        log, start=2, place=3, is_cut=True, lacking=["c-1", "c-gone"]
+    )
+    evaluator.again = [moment("c-1")]
+    partition.fold(log.records[2], NOW_MS)
+    partition.close_some()
+    partition.close_some()
     assert evaluator.lacking == {"c-1", "c-gone"}
     assert [(each.place, each.cut) for each in rows_in(partition)] == [(3, 3)] * 3
     assert [line["conversation_ids"] for line in logged if line["event"] == "calls_incomplete"] == [

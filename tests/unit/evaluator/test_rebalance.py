@@ -28,6 +28,13 @@ async def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
     return Shell(monkeypatch)
 
 
+@pytest.fixture
+async def owner(shell: Shell) -> Shell:
+    """It has partition 0."""
+    await shell.assigned(0)
+    return shell
+
+
 async def test_the_group_is_offered_one_way_of_sharing_out(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,15 +61,13 @@ async def test_the_group_is_offered_one_way_of_sharing_out(
 async def test_records_are_folded_and_written_to_their_own_partition_number(shell: Shell) -> None:
     await shell.assigned(0, 1)
     await shell.folds(4, 5, number=1)
-    assert shell.folded == [[], [4, 5]]
-    assert shell.journal == ["write c-1 to 1", "write c-1 to 1"]
+    assert (shell.folded, shell.journal) == ([[], [4, 5]], ["write c-1 to 1", "write c-1 to 1"])
 
 
 async def test_a_new_partition_is_read_only_when_it_is_taken_over(shell: Shell) -> None:
     shell.takeover.gate.clear()
     await shell.assigned(0)
-    assert shell.consumer.pauses == logs_of(0)
-    assert shell.consumer.positions == {}
+    assert (shell.consumer.pauses, shell.consumer.positions) == (logs_of(0), {})
     assert shell.writers[0].numbers == []
     assert not shell.role.ready.is_set()
     assert shell.role.problems() == ("evaluator: taking over partitions 0",)
@@ -78,25 +83,24 @@ async def test_a_new_partition_is_read_only_when_it_is_taken_over(shell: Shell) 
     assert shell.folded == [[4]]
 
 
-async def test_what_stays_ours_goes_on_while_the_new_is_taken_over(shell: Shell) -> None:
-    await shell.assigned(0)
-    await shell.folds(4, 5)
-    shell.takeover.gate.clear()
-    await shell.rebalanced(0, 1)
-    assert shell.consumer.pauses == logs_of(1)
-    assert shell.consumer.positions == {TopicPartition(EVENTS_TOPIC, 0): 6}
-    await shell.folds(6)
-    await shell.folds(4, number=1)
-    assert shell.folded == [[4, 5, 6], []]
-    assert shell.takeover.kept == [0]
-    assert [(writer.runs, writer.stopped, writer.numbers) for writer in shell.writers] == [
+async def test_what_stays_ours_goes_on_while_the_new_is_taken_over(owner: Shell) -> None:
+    await owner.folds(4, 5)
+    owner.takeover.gate.clear()
+    await owner.rebalanced(0, 1)
+    assert owner.consumer.pauses == logs_of(1)
+    assert owner.consumer.positions == {TopicPartition(EVENTS_TOPIC, 0): 6}
+    await owner.folds(6)
+    await owner.folds(4, number=1)
+    assert owner.folded == [[4, 5, 6], []]
+    assert owner.takeover.kept == [0]
+    assert [(writer.runs, writer.stopped, writer.numbers) for writer in owner.writers] == [
         (False, True, [0]),
         (True, False, [0]),
     ]
-    shell.takeover.gate.set()
+    owner.takeover.gate.set()
     await until_idle()
-    await shell.folds(4, number=1)
-    assert shell.folded == [[4, 5, 6], [4]]
+    await owner.folds(4, number=1)
+    assert owner.folded == [[4, 5, 6], [4]]
 
 
 async def test_what_is_no_longer_ours_is_dropped_and_its_writer_stopped(shell: Shell) -> None:
@@ -136,80 +140,75 @@ async def test_if_the_last_write_is_not_known_nothing_is_kept(
 
 
 async def test_what_is_taken_over_for_a_writer_that_was_fenced_off_is_not_folded(
-    shell: Shell,
+    owner: Shell,
 ) -> None:
-    await shell.assigned(0)
-    shell.takeover.gate.clear()
-    await shell.rebalanced(0, 1)
-    shell.writers[1].error = FencedError("0")
-    await shell.folds(4)
-    shell.takeover.gate.set()
+    owner.takeover.gate.clear()
+    await owner.rebalanced(0, 1)
+    owner.writers[1].error = FencedError("0")
+    await owner.folds(4)
+    owner.takeover.gate.set()
     await until_idle()
-    assert not shell.role.active
-    assert isinstance(shell.failures[0], SharedNameError)
-    assert shell.registry.get_sample_value("callgauge_partitions_fenced_total") == 2
+    assert not owner.role.active
+    assert isinstance(owner.failures[0], SharedNameError)
+    assert owner.registry.get_sample_value("callgauge_partitions_fenced_total") == 2
 
 
 async def test_who_hands_over_what_another_one_has_already_joins_again_with_nothing(
-    shell: Shell,
+    owner: Shell,
 ) -> None:
     """A process that was frozen beyond its session, for example."""
-    await shell.assigned(0)
-    shell.may_write.clear()
-    await shell.folds(4)
-    revoking = asyncio.create_task(shell.revoked())
+    owner.may_write.clear()
+    await owner.folds(4)
+    revoking = asyncio.create_task(owner.revoked())
     await until_idle()
-    shell.writers[0].error = FencedError("0")
-    shell.may_write.set()
+    owner.writers[0].error = FencedError("0")
+    owner.may_write.set()
     await revoking
-    assert (shell.failures, shell.role.owned) == ([], {})
-    await shell.assigned(0)
-    assert (shell.takeover.begun, shell.takeover.kept) == (2, [])
+    assert (owner.failures, owner.role.owned) == ([], {})
+    await owner.assigned(0)
+    assert (owner.takeover.begun, owner.takeover.kept) == (2, [])
 
 
 @pytest.mark.parametrize("generations", [0, 2, 5, -1])
-async def test_a_rebalance_without_us_leaves_us_nothing(shell: Shell, generations: int) -> None:
-    await shell.assigned(0)
-    await shell.folds(4)
-    await shell.rebalanced(0, generations=generations)
-    assert shell.takeover.begun == 2
-    assert [(writer.runs, writer.stopped) for writer in shell.writers] == [
+async def test_a_rebalance_without_us_leaves_us_nothing(owner: Shell, generations: int) -> None:
+    await owner.folds(4)
+    await owner.rebalanced(0, generations=generations)
+    assert owner.takeover.begun == 2
+    assert [(writer.runs, writer.stopped) for writer in owner.writers] == [
         (False, True),
         (True, False),
     ]
-    assert shell.consumer.positions == dict.fromkeys(logs_of(0), START)
-    await shell.folds(4)
-    assert shell.folded == [[4], [4]]
-    await shell.rebalanced(0)  # and from there on state is kept again
-    assert (shell.takeover.begun, shell.takeover.kept) == (2, [0])
+    assert owner.consumer.positions == dict.fromkeys(logs_of(0), START)
+    await owner.folds(4)
+    assert owner.folded == [[4], [4]]
+    await owner.rebalanced(0)  # and from there on state is kept again
+    assert (owner.takeover.begun, owner.takeover.kept) == (2, [0])
 
 
 async def test_records_polled_before_a_rebalance_are_not_folded_after_it(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
+    owner: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await shell.assigned(0)
     monkeypatch.setattr(service, "FOLD_SECONDS", -1.0)  # others have a turn before each record
-    taking = shell.polled(4, 5)
+    taking = owner.polled(4, 5)
     await asyncio.sleep(0)
-    await shell.rebalanced(0, generations=2)
+    await owner.rebalanced(0, generations=2)
     await taking
-    assert shell.folded == [[], []]
-    assert shell.consumer.positions == dict.fromkeys(logs_of(0), START)  # so they come again
-    await shell.folds(4)
-    assert shell.folded == [[], [4]]
+    assert owner.folded == [[], []]
+    assert owner.consumer.positions == dict.fromkeys(logs_of(0), START)  # so they come again
+    await owner.folds(4)
+    assert owner.folded == [[], [4]]
 
 
 async def test_records_polled_in_the_middle_of_a_rebalance_are_not_folded_after_it(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
+    owner: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await shell.assigned(0)
-    await shell.revoked()
+    await owner.revoked()
     monkeypatch.setattr(service, "FOLD_SECONDS", -1.0)
-    taking = shell.polled(4)
+    taking = owner.polled(4)
     await asyncio.sleep(0)
-    await shell.assigned(0)
+    await owner.assigned(0)
     await taking
-    assert shell.folded == [[]]
+    assert owner.folded == [[]]
 
 
 async def test_calls_close_a_step_at_a_time_in_turns_and_the_steps_follow_without_a_wait(
@@ -235,12 +234,11 @@ async def test_calls_close_a_step_at_a_time_in_turns_and_the_steps_follow_withou
     assert [wait_ms for _, wait_ms in shell.consumer.polls] == [0, 0, 0, 0, 0, 0, 1]
 
 
-async def test_a_poll_closes_calls_too(shell: Shell) -> None:
+async def test_a_poll_closes_calls_too(owner: Shell) -> None:
     """Otherwise a process that always has records to fold would close no calls."""
-    await shell.assigned(0)
-    shell.evaluators[0].closing_calls = 2
-    await shell.goes_round(ended(START))
-    assert (shell.folded, shell.closing) == ([[START]], [1])
+    owner.evaluators[0].closing_calls = 2
+    await owner.goes_round(ended(START))
+    assert (owner.folded, owner.closing) == ([[START]], [1])
 
 
 async def test_a_takeover_cancelled_by_the_next_rebalance_leaves_nothing_behind(

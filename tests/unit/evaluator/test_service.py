@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from aiokafka.errors import CommitFailedError, KafkaConnectionError
-from structlog.testing import capture_logs
 
 from consumers.evaluator import partition, service
 from consumers.evaluator.partition import MAX_CLOSING_CALLS
@@ -37,6 +36,7 @@ from tests.support.fakes.evaluator_fakes import (
     row,
     until_idle,
 )
+from tests.support.known import Logged
 from tests.support.patience import patient
 
 
@@ -45,17 +45,23 @@ async def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
     return Shell(monkeypatch)
 
 
+@pytest.fixture
+async def owner(shell: Shell) -> Shell:
+    """It has partition 0."""
+    await shell.assigned(0)
+    return shell
+
+
 # The loop.
 
 
-async def test_the_loop_closes_calls_and_lets_no_time_pass(shell: Shell) -> None:
-    await shell.assigned(0)
-    shell.evaluators[0].closing_calls = 2
-    await shell.goes_round()
-    await shell.goes_round()
-    assert shell.closing == [0]
-    assert shell.evaluators[0].advanced_to_ms == [0], "where it began"
-    assert shell.role.stalled() == ()
+async def test_the_loop_closes_calls_and_lets_no_time_pass(owner: Shell) -> None:
+    owner.evaluators[0].closing_calls = 2
+    await owner.goes_round()
+    await owner.goes_round()
+    assert owner.closing == [0]
+    assert owner.evaluators[0].advanced_to_ms == [0], "where it began"
+    assert owner.role.stalled() == ()
 
 
 async def test_the_loop_has_the_place_written_where_nothing_is_decided(
@@ -125,10 +131,9 @@ async def test_a_poll_that_fails_is_tried_again(
 
 
 async def test_what_is_published_once_again_gives_way_and_comes_before_the_next_record(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
+    owner: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await shell.assigned(0)
-    owned = shell.role.owned[0]
+    owned = owner.role.owned[0]
     monkeypatch.setattr(partition, "PUBLISHED_AGAIN_IN_A_STEP", 1)
     owned._again = iter([moment("c-1")] * 3)
     turns: list[int] = []
@@ -139,29 +144,27 @@ async def test_what_is_published_once_again_gives_way_and_comes_before_the_next_
             await pause(0)
 
     waiting = asyncio.create_task(others())
-    await shell.folds(START)
+    await owner.folds(START)
     await waiting
     assert turns == [START] * 4, "others have a turn after each step"
     assert owned.next_offset == START + 1
 
 
-async def test_an_offset_that_comes_twice_ends_the_role(shell: Shell) -> None:
-    await shell.assigned(0)
-    await shell.folds(START)
+async def test_an_offset_that_comes_twice_ends_the_role(owner: Shell) -> None:
+    await owner.folds(START)
     with pytest.raises(
         LogMadeAnewError, match=r"Log events\[0\]: offset 5 was to come next, and 3 came"
     ):
-        await shell.polled(3)
-    assert not shell.role.owned[0].is_active, "so that nothing of it is written any more"
+        await owner.polled(3)
+    assert not owner.role.owned[0].is_active, "so that nothing of it is written any more"
 
 
 async def test_an_error_names_the_record_that_was_folded(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
+    owner: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await shell.assigned(0)
-    monkeypatch.setattr(shell.evaluators[0], "receive", lambda _: 1 // 0)
+    monkeypatch.setattr(owner.evaluators[0], "receive", lambda _: 1 // 0)
     with pytest.raises(ZeroDivisionError) as failed:
-        await shell.goes_round(ended(START))
+        await owner.goes_round(ended(START))
     assert failed.value.__notes__ == [f"while events[0]@{START} was folded"]
 
 
@@ -188,44 +191,41 @@ async def test_a_partition_that_publishes_again_is_read_afterwards(shell: Shell)
 
 
 async def test_what_it_lacks_is_told_by_messages_and_by_time(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
+    owner: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await shell.assigned(0)
     now_ms = NOW_MS
     monkeypatch.setattr(service, "wall_clock_ms", lambda: now_ms)
 
     def lag() -> tuple[float | None, ...]:
-        shell.role._instruments.refresh()
+        owner.role._instruments.refresh()
         labels = {"group": "callgauge-evaluator", "topic": "events", "partition": "0"}
         names = ("consumer_lag_messages", "consumer_lag_seconds", "watermark_lag_messages")
-        return tuple(shell.registry.get_sample_value(f"callgauge_{name}", labels) for name in names)
+        return tuple(owner.registry.get_sample_value(f"callgauge_{name}", labels) for name in names)
 
-    shell.consumer.end = START
+    owner.consumer.end = START
     assert lag() == (0, 0, 0)
-    await shell.folds(START)
-    shell.consumer.end = START + 3
+    await owner.folds(START)
+    owner.consumer.end = START + 3
     now_ms += 1_500
     assert lag() == (2, 1.5, 1)
-    shell.consumer.end, now_ms = START + 1, NOW_MS + service.STALE_MS + 1
+    owner.consumer.end, now_ms = START + 1, NOW_MS + service.STALE_MS + 1
     assert lag() == (0, 5.001, 1), "the broker has not answered for as long"
     assert (
-        shell.registry.get_sample_value(
+        owner.registry.get_sample_value(
             "callgauge_source_last_event_timestamp_seconds", {"source": "pipecat"}
         )
         == NOW_MS / 1_000
     )
 
 
-async def test_a_partition_that_recovers_is_being_taken_over(shell: Shell) -> None:
-    await shell.assigned(0)
-    shell.role.owned[0].start(Recovery(row(9), START, 9))
-    assert shell.role.problems() == ("evaluator: taking over partitions 0",)
+async def test_a_partition_that_recovers_is_being_taken_over(owner: Shell) -> None:
+    owner.role.owned[0].start(Recovery(row(9), START, 9))
+    assert owner.role.problems() == ("evaluator: taking over partitions 0",)
 
 
 async def test_it_is_well_while_it_ticks(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     role = shell.role
-    assert role.problems() == ("evaluator: not reading the log",)
-    assert role.stalled() == ()
+    assert (role.problems(), role.stalled()) == (("evaluator: not reading the log",), ())
     role.ready.set()
     assert role.problems() == ()
     role.ready.clear()
@@ -274,45 +274,43 @@ async def test_the_end_waits_for_nobody(shell: Shell, monkeypatch: pytest.Monkey
 
 
 async def test_at_the_end_all_is_written_and_committed_and_everyone_disconnects(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
+    owner: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await shell.assigned(0)
-    shell.takeover.gate.clear()
-    await shell.rebalanced(0, 1)  # so that leaving takes a moment longer
-    shell.may_write.clear()
-    await shell.folds(4)
+    owner.takeover.gate.clear()
+    await owner.rebalanced(0, 1)  # so that leaving takes a moment longer
+    owner.may_write.clear()
+    await owner.folds(4)
     stop = asyncio.Event()
-    running = asyncio.create_task(run(shell, monkeypatch, stop))
+    running = asyncio.create_task(run(owner, monkeypatch, stop))
     await until_idle()
-    assert shell.role.ready.is_set()
+    assert owner.role.ready.is_set()
     stop.set()
     await until_idle()
-    assert not shell.role.ready.is_set()
-    late = shell.polled(5)  # the successor's
-    shell.may_write.set()
+    assert not owner.role.ready.is_set()
+    late = owner.polled(5)  # the successor's
+    owner.may_write.set()
     await asyncio.gather(running, late)
-    assert shell.folded == [[4], []]
-    assert shell.commits[-1] == "commit events[0]@5"
-    assert "write c-1 to 0" in shell.journal
-    assert [(writer.runs, writer.stopped) for writer in shell.writers] == [
+    assert owner.folded == [[4], []]
+    assert owner.commits[-1] == "commit events[0]@5"
+    assert "write c-1 to 0" in owner.journal
+    assert [(writer.runs, writer.stopped) for writer in owner.writers] == [
         (False, True),
         (False, True),
     ]
-    assert shell.consumer.stopped
+    assert owner.consumer.stopped
 
 
 async def test_a_failure_ends_the_role_without_a_commit(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
+    owner: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await shell.assigned(0)
-    await shell.folds(4)
-    shell.role._fail(ZeroDivisionError("boom"))
+    await owner.folds(4)
+    owner.role._fail(ZeroDivisionError("boom"))
     with pytest.raises(ZeroDivisionError, match="boom"):
-        await run(shell, monkeypatch, asyncio.Event())
-    assert shell.commits == []
-    assert [(writer.runs, writer.stopped) for writer in shell.writers] == [(False, True)]
-    assert shell.consumer.stopped
-    assert not shell.role.ready.is_set()
+        await run(owner, monkeypatch, asyncio.Event())
+    assert owner.commits == []
+    assert [(writer.runs, writer.stopped) for writer in owner.writers] == [(False, True)]
+    assert owner.consumer.stopped
+    assert not owner.role.ready.is_set()
 
 
 async def test_an_end_in_the_middle_of_a_takeover_leaves_nothing_behind(
@@ -338,14 +336,12 @@ async def test_an_end_in_the_middle_of_a_takeover_leaves_nothing_behind(
 # Writers, and those that are fenced off.
 
 
-async def test_a_writer_that_fails_ends_the_role_and_nothing_is_committed(shell: Shell) -> None:
-    await shell.assigned(0)
-    shell.writers[0].error = WriteError("refused")
-    await shell.folds(4)
-    await shell.role._commit(1)
-    await shell.role._commit(1)
-    assert shell.failures == [shell.writers[0].error]
-    assert shell.commits == []
+async def test_a_writer_that_fails_ends_the_role_and_nothing_is_committed(owner: Shell) -> None:
+    owner.writers[0].error = WriteError("refused")
+    await owner.folds(4)
+    await owner.role._commit(1)
+    await owner.role._commit(1)
+    assert (owner.failures, owner.commits) == ([owner.writers[0].error], [])
 
 
 async def test_partitions_that_are_fenced_off_are_dropped_and_never_committed_and_the_role_begins_again(
@@ -386,7 +382,7 @@ async def test_a_claim_that_is_overtaken_again_and_again_ends_the_role(
 
 
 async def test_a_claim_that_another_one_overtakes_comes_again_without_leaving_the_group(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, logged: Logged
 ) -> None:
     """It was the last one of a former owner. Who leaves the group for that has everything shared
     out anew, and more of them come.
@@ -395,16 +391,15 @@ async def test_a_claim_that_another_one_overtakes_comes_again_without_leaving_th
     await shell.assigned(0)
     await shell.folds(START)
     shell.takeover.error = FencedError("another process claimed them at the same moment")
-    with capture_logs() as logged:
-        await shell.rebalanced(0, 1)
-        assert not shell.role.active, (
-            "what another one may have written is not known, so nothing is kept"
-        )
-        assert "taking over partitions 0, 1" in shell.role.problems()[0]
-        shell.takeover.error = None
-        async with asyncio.timeout(patient(5)):
-            while not shell.role.active:
-                await pause(0.01)
+    await shell.rebalanced(0, 1)
+    assert not shell.role.active, (
+        "what another one may have written is not known, so nothing is kept"
+    )
+    assert "taking over partitions 0, 1" in shell.role.problems()[0]
+    shell.takeover.error = None
+    async with asyncio.timeout(patient(5)):
+        while not shell.role.active:
+            await pause(0.01)
     assert (shell.failures, sorted(shell.role.active)) == ([], [0, 1])
     assert "claim_overtaken" in {line["event"] for line in logged}
     assert shell.takeover.kept == []
@@ -415,72 +410,65 @@ async def test_a_claim_that_another_one_overtakes_comes_again_without_leaving_th
 # Commits and their timing.
 
 
-async def test_before_partitions_go_all_is_written_and_committed(shell: Shell) -> None:
-    await shell.assigned(0)
-    shell.may_write.clear()
-    await shell.folds(4)
-    revoking = asyncio.create_task(shell.revoked())
+async def test_before_partitions_go_all_is_written_and_committed(owner: Shell) -> None:
+    owner.may_write.clear()
+    await owner.folds(4)
+    revoking = asyncio.create_task(owner.revoked())
     await until_idle()
-    assert shell.journal == []
-    shell.may_write.set()
+    assert owner.journal == []
+    owner.may_write.set()
     await revoking
-    assert shell.journal[0] == "write c-1 to 0"
-    assert shell.commits == ["commit events[0]@5"]
+    assert owner.journal[0] == "write c-1 to 0"
+    assert owner.commits == ["commit events[0]@5"]
 
 
-async def test_a_commit_is_of_what_was_written_and_waits_for_nobody(shell: Shell) -> None:
-    await shell.assigned(0)
-    shell.may_write.clear()
-    await shell.folds(4, 5)
-    await shell.role._commit(1)
-    assert shell.folded == [[4, 5]]
-    assert shell.commits == []
-    shell.may_write.set()
+async def test_a_commit_is_of_what_was_written_and_waits_for_nobody(owner: Shell) -> None:
+    owner.may_write.clear()
+    await owner.folds(4, 5)
+    await owner.role._commit(1)
+    assert (owner.folded, owner.commits) == ([[4, 5]], [])
+    owner.may_write.set()
     await until_idle()
-    await shell.role._commit(1)
-    assert shell.commits == ["commit events[0]@6"]
+    await owner.role._commit(1)
+    assert owner.commits == ["commit events[0]@6"]
 
 
-async def test_only_what_changed_is_committed(shell: Shell) -> None:
-    await shell.assigned(0)
-    await shell.role._commit(1)
-    shell.journal.clear()
-    await shell.role._commit(1)
-    assert shell.journal == []
-    await shell.folds(4)
-    await shell.role._commit(1)
-    await shell.role._commit(1)
-    assert shell.journal == ["write c-1 to 0", "commit events[0]@5"]
+async def test_only_what_changed_is_committed(owner: Shell) -> None:
+    await owner.role._commit(1)
+    owner.journal.clear()
+    await owner.role._commit(1)
+    assert owner.journal == []
+    await owner.folds(4)
+    await owner.role._commit(1)
+    await owner.role._commit(1)
+    assert owner.journal == ["write c-1 to 0", "commit events[0]@5"]
 
 
 @pytest.mark.parametrize("error", [CommitFailedError("rebalance"), KafkaConnectionError("gone")])
-async def test_a_commit_that_fails_is_tried_again(shell: Shell, error: Exception) -> None:
-    await shell.assigned(0)
-    await shell.folds(4)
-    shell.consumer.error = error
-    await shell.role._commit(1)
-    shell.consumer.error = None
-    await shell.role._commit(1)
-    assert shell.commits == ["commit events[0]@5"] * 2
+async def test_a_commit_that_fails_is_tried_again(owner: Shell, error: Exception) -> None:
+    await owner.folds(4)
+    owner.consumer.error = error
+    await owner.role._commit(1)
+    owner.consumer.error = None
+    await owner.role._commit(1)
+    assert owner.commits == ["commit events[0]@5"] * 2
 
 
-async def test_after_a_rebalance_what_is_committed_is_not_taken_for_granted(shell: Shell) -> None:
-    await shell.assigned(0)
-    await shell.folds(4)
-    await shell.rebalanced(0)
-    await shell.role._commit(1)
-    assert shell.commits == ["commit events[0]@5"] * 2
+async def test_after_a_rebalance_what_is_committed_is_not_taken_for_granted(owner: Shell) -> None:
+    await owner.folds(4)
+    await owner.rebalanced(0)
+    await owner.role._commit(1)
+    assert owner.commits == ["commit events[0]@5"] * 2
 
 
 async def test_a_broker_that_takes_nothing_does_not_hold_up_a_rebalance(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, logged: Logged
 ) -> None:
     monkeypatch.setattr(service, "HAND_OVER_SECONDS", 0.01)
     await shell.assigned(0)
     shell.may_write.clear()
     await shell.folds(4)
-    with capture_logs() as logged:
-        await shell.revoked()
+    await shell.revoked()
     assert [line["scores"] for line in logged if line["event"] == "handed_over_unwritten"] == [1]
     assert shell.journal == []
     await shell.assigned()
@@ -490,18 +478,17 @@ async def test_a_broker_that_takes_nothing_does_not_hold_up_a_rebalance(
 
 
 async def test_what_was_given_up_unwritten_is_not_committed_when_it_comes_back(
-    shell: Shell,
+    owner: Shell,
 ) -> None:
-    await shell.assigned(0)
-    shell.may_write.clear()
-    await shell.folds(4)
-    await shell.role._commit(1)
-    await shell.assigned()
-    shell.may_write.set()
-    await shell.assigned(0)
-    shell.journal.clear()
-    await shell.role._commit(1)
-    assert shell.commits == []
+    owner.may_write.clear()
+    await owner.folds(4)
+    await owner.role._commit(1)
+    await owner.assigned()
+    owner.may_write.set()
+    await owner.assigned(0)
+    owner.journal.clear()
+    await owner.role._commit(1)
+    assert owner.commits == []
 
 
 # Reading slows down when writing does.
@@ -527,15 +514,14 @@ async def test_nothing_is_read_and_nothing_closes_while_too_much_waits_to_be_wri
     assert shell.consumer.pauses == set(), "the client would drop what it has"
 
 
-async def test_nobody_waits_for_what_is_given_up(shell: Shell) -> None:
-    await shell.assigned(0)
-    shell.may_write.clear()
-    await shell.polled(*range(4, 9))
-    await shell.goes_round()
-    assert shell.consumer.polls == []
-    await shell.assigned(1)
-    await shell.goes_round()
-    assert shell.consumer.polls == [({1}, 1)]
+async def test_nobody_waits_for_what_is_given_up(owner: Shell) -> None:
+    owner.may_write.clear()
+    await owner.polled(*range(4, 9))
+    await owner.goes_round()
+    assert owner.consumer.polls == []
+    await owner.assigned(1)
+    await owner.goes_round()
+    assert owner.consumer.polls == [({1}, 1)]
 
 
 # Standstill: what should go on, and does not, while ticks go on.
@@ -603,8 +589,7 @@ async def test_a_standstill_ends_readiness_within_half_a_minute_and_the_role_soo
     assert shell.asked_about_topics == 0
     await looks_after(shell, clock, 2)
     assert shell.role.problems() == (f"evaluator: {what} for 16 s",)
-    assert shell.asked_about_topics == 1
-    assert shell.failures == []
+    assert (shell.asked_about_topics, shell.failures) == (1, [])
     for _ in range(int(most_seconds // SLOW_SECONDS)):  # Kafka is asked as often
         await looks_after(shell, clock, SLOW_SECONDS + 0.1)
     failure = shell.failures[0]
@@ -624,8 +609,7 @@ async def test_a_role_waits_for_kafka_as_long_as_kafka_is_not_whole(
     await begin(shell)
     for _ in range(20):
         await looks_after(shell, clock, SLOW_SECONDS + 0.1)
-    assert shell.asked_about_topics == 20
-    assert shell.failures == []
+    assert (shell.asked_about_topics, shell.failures) == (20, [])
     assert shell.role.problems() != ()
 
 

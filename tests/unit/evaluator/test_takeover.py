@@ -25,6 +25,7 @@ from schemas.owners import WRITER_HEADER
 from schemas.rows import CallRow, GoalsRow, TurnRow
 from schemas.topics import EVENTS_TOPIC, OWNER_MARK_KEY
 from tests.support.brokers.record_bytes import stand_in
+from tests.support.fakes.broker_records import BrokerRecord
 from tests.support.fakes.evaluator_fakes import (
     NOW_MS,
     call_row,
@@ -33,7 +34,7 @@ from tests.support.fakes.evaluator_fakes import (
     row,
     until_idle,
 )
-from tests.support.fakes.log_writer import LogRecord
+from tests.support.known import Logged
 from tests.unit.evaluator.little_broker import (
     LittleBroker,
     LittleConsumer,
@@ -248,12 +249,13 @@ async def test_it_goes_on_where_its_former_owner_was_silently(handed_over: Littl
     assert owner.counted("events", source="pipecat", outcome="replayed") == 1
 
 
-async def test_where_nobody_was_it_begins_with_the_first_record(broker: LittleBroker) -> None:
+async def test_where_nobody_was_it_begins_with_the_first_record(
+    broker: LittleBroker, logged: Logged
+) -> None:
     for call in "abc":
         broker.event("pipecat", call, STARTED)
     broker.delete_before(EVENTS_TOPIC, 2)
-    with capture_logs() as logged:
-        owner = await took_over(broker)
+    owner = await took_over(broker)
     assert (owner.partition.next_offset, owner.partition.is_recovering) == (2, False)
     assert logged == []  # nothing was folded, and nothing is missing
     await read_all(owner)
@@ -319,8 +321,8 @@ async def test_scores_that_cannot_be_read_to_their_end_leave_nothing_active(
 # What `scores` says.
 
 
-def scored(value: bytes | None, key: bytes | None = b"c-1", headers: Any = ()) -> LogRecord:
-    return LogRecord("scores", 0, NOW_MS, key, value, 0, headers)
+def scored(value: bytes | None, key: bytes | None = b"c-1", headers: Any = ()) -> BrokerRecord:
+    return BrokerRecord("scores", 0, NOW_MS, key, value, 0, headers)
 
 
 def test_the_last_row_counts_and_who_wrote_it_or_claimed_after_it() -> None:
@@ -369,11 +371,10 @@ def test_calls_are_open_until_they_close_and_beside_what_matters_only_their_firs
     assert seen.decode.call_count == 4
 
 
-def test_what_no_callgauge_wrote_is_passed_over_with_few_lines() -> None:
+def test_what_no_callgauge_wrote_is_passed_over_with_few_lines(logged: Logged) -> None:
     calls, odd = PublishedCalls(), b'{"state":"closed"}'
-    with capture_logs() as logged:
-        for value in (b'[{"state":"closed"}]', b'{"row":"goals"', b'{"row":"song"}', *[odd] * 9):
-            calls.take(scored(value))
+    for value in (b'[{"state":"closed"}]', b'{"row":"goals"', b'{"row":"song"}', *[odd] * 9):
+        calls.take(scored(value))
     assert calls.closed == {}
     assert [line["event"] for line in logged] == ["score_not_ours"] * takeover.MAX_ODD_RECORD_LINES
 
@@ -457,12 +458,11 @@ def assert_revisions_go_up(broker: LittleBroker) -> None:
 
 
 async def test_where_retention_took_where_calls_began_they_are_named_and_go_on_with_new_numbers(
-    handed_over: LittleBroker,
+    handed_over: LittleBroker, logged: Logged
 ) -> None:
     handed_over.delete_before(EVENTS_TOPIC, 2)  # the record that opened `a`
-    with capture_logs() as logged:
-        owner = await took_over(handed_over)
-        await read_all(owner)
+    owner = await took_over(handed_over)
+    await read_all(owner)
     assert [line["seen"] for line in logged if line["event"] == "log_not_where_it_was"] == [
         "the log has 2 to 4"
     ]
@@ -502,6 +502,8 @@ async def test_of_a_log_that_was_made_anew_calls_that_closed_stay_closed(
     owner = await took_over(broker)
     await owner.to_the_end()
     broker.now_ms += 3_600_000
+    for _ in range(20):  # its places, and so its revisions, are far above those of the new log
+        broker.tick()
     broker.event("pipecat", "b", STARTED)
     broker.tick()
     await read_all(owner)

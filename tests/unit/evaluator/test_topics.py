@@ -19,6 +19,7 @@ from consumers.runtime.kafka.connection import (
     KafkaUnreachableError,
     TopicsUnfitError,
 )
+from tests.support.known import Logged
 
 KAFKA = KafkaSettings(topic_prefix="x.")
 HOUR_MS = 3_600_000
@@ -60,10 +61,9 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     return broker
 
 
-async def test_topics_that_fit_give_their_partition_count(broker: Broker) -> None:
+async def test_topics_that_fit_give_their_partition_count(broker: Broker, logged: Logged) -> None:
     broker.counts["quarantine"] = 1  # its number is the operator's
-    with capture_logs() as logged:
-        assert await require_fit_topics(KAFKA, SETTINGS) == 4
+    assert await require_fit_topics(KAFKA, SETTINGS) == 4
     assert logged == []
 
 
@@ -116,15 +116,14 @@ async def test_records_kept_for_the_longest_call_and_its_silence_are_enough(brok
 
 
 async def test_what_is_only_wrong_or_a_warning_stops_no_start_and_is_a_line_each(
-    broker: Broker,
+    broker: Broker, logged: Logged
 ) -> None:
     broker.settings["events"] = {
         **RIGHT,
         "message.timestamp.type": "CreateTime",
         "retention.bytes": "5",
     }
-    with capture_logs() as logged:
-        assert await require_fit_topics(KAFKA, SETTINGS) == 4
+    assert await require_fit_topics(KAFKA, SETTINGS) == 4
     assert [
         (line["event"], line["topic"], line["severity"], line["what_to_do"]) for line in logged
     ] == [
@@ -167,10 +166,11 @@ async def test_a_topic_that_takes_less_than_is_written_to_it_stops_the_start(
         assert topic not in broker.asked_for
 
 
-async def test_settings_that_may_not_be_seen_are_one_warning(broker: Broker) -> None:
+async def test_settings_that_may_not_be_seen_are_one_warning(
+    broker: Broker, logged: Logged
+) -> None:
     del broker.settings["scores"]
-    with capture_logs() as logged:
-        assert await require_fit_topics(KAFKA, SETTINGS) == 4
+    assert await require_fit_topics(KAFKA, SETTINGS) == 4
     assert [(line["event"], line["log_level"], line["topics"]) for line in logged] == [
         ("topic_settings_not_known", "warning", ["x.scores"])
     ]
@@ -180,17 +180,16 @@ async def test_settings_that_may_not_be_seen_are_one_warning(broker: Broker) -> 
 
 
 async def test_a_setting_that_is_changed_while_running_is_told_once_with_the_remedy(
-    broker: Broker,
+    broker: Broker, logged: Logged
 ) -> None:
     watch = TopicWatch(KAFKA, SETTINGS)
-    with capture_logs() as logged:
+    await watch.look_at_settings()
+    broker.settings["scores"] = {**RIGHT, "cleanup.policy": "compact"}
+    for _ in range(2):
         await watch.look_at_settings()
-        broker.settings["scores"] = {**RIGHT, "cleanup.policy": "compact"}
-        for _ in range(2):
-            await watch.look_at_settings()
-        # which stops no start
-        broker.settings["scores"] = {**RIGHT, "message.timestamp.type": "CreateTime"}
-        await watch.look_at_settings()
+    # which stops no start
+    broker.settings["scores"] = {**RIGHT, "message.timestamp.type": "CreateTime"}
+    await watch.look_at_settings()
     (line,) = logged
     assert (line["event"], line["log_level"], line["topic"]) == (
         "topic_changed",

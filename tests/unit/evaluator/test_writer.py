@@ -4,7 +4,7 @@ when it is committed, and never by two at a time.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple, get_args
 from unittest import mock
@@ -23,7 +23,6 @@ from aiokafka.errors import (
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
-from structlog.testing import capture_logs
 
 from consumers.engine.effects import (
     Count,
@@ -46,6 +45,7 @@ from consumers.evaluator.decisions import (
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.writer import Claims, FencedError, WriteError, Writer
 from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.process import end_tasks
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource, MisreadReason, RefusalReason
 from schemas.events.codec import Misread
@@ -63,6 +63,7 @@ from tests.support.fakes.evaluator_fakes import (
     until_idle,
     waiting_in,
 )
+from tests.support.known import Logged
 from tests.support.patience import patient
 
 REFUSED = QuarantineRecord(
@@ -169,6 +170,7 @@ class Writing:
         self.producer = FakeProducer()
         self.asked: dict[str, Any] = {}
         self.is_started = False
+        self.runs: list[asyncio.Task[None]] = []
         monkeypatch.setattr(KafkaSettings, "producer", self._producer)
         kafka = KafkaSettings(topic_prefix="t.")
         evaluator = EvaluatorSettings(**({"group_id": "g", "write_interval_ms": 0} | settings))
@@ -202,9 +204,11 @@ class Writing:
         self.is_started = True
 
     async def run(self) -> "asyncio.Task[None]":
+        """Begins to write; the end of the test ends it."""
         if not self.is_started:
             await self.start()
         running = asyncio.create_task(self.writer.run())
+        self.runs.append(running)
         await until_idle()
         return running
 
@@ -224,13 +228,20 @@ class Writing:
 
 
 @pytest.fixture
-def writing(monkeypatch: pytest.MonkeyPatch) -> Writing:
-    return Writing(monkeypatch)
+async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Writing]]:
+    made: list[Writing] = []
+
+    def one(**settings: Any) -> Writing:
+        made.append(Writing(monkeypatch, **settings))
+        return made[-1]
+
+    yield one
+    await end_tasks(running for each in made for running in each.runs)
 
 
 @pytest.fixture
-def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Writing]:
-    return lambda **settings: Writing(monkeypatch, **settings)
+def writing(make: Callable[..., Writing]) -> Writing:
+    return make()
 
 
 async def ended(running: "asyncio.Task[None]") -> None:
@@ -320,7 +331,7 @@ async def test_all_partitions_share_a_transaction_and_each_has_its_row(writing: 
     other = Outlet(4, KafkaSettings(topic_prefix="t."), writing.outbox)
     writing.put("a")
     other.put([moment("b")], row(2))
-    running = await writing.run()
+    await writing.run()
     await writing.until_written()
     assert writing.producer.journal == ["begin", "a", "row", "b", "row", "commit"]
     assert writing.rows == [row(0), row(2)]
@@ -333,7 +344,6 @@ async def test_all_partitions_share_a_transaction_and_each_has_its_row(writing: 
         ("t.scores", b"callgauge-owner", 4),
     ]
     assert [each.place for each in (writing.outlet, other)] == [0, 2]
-    await ended(running)
 
 
 async def test_what_does_not_fit_into_a_transaction_comes_first_in_the_next(
@@ -343,7 +353,7 @@ async def test_what_does_not_fit_into_a_transaction_comes_first_in_the_next(
     for _ in range(2):
         writing.put("a" * MAX_TRANSACTION_RECORDS)
     other.put([moment("b")], row())
-    running = await writing.run()
+    await writing.run()
     await writing.until_written()
     assert [what for what in writing.producer.journal if what in {"b", "commit"}] == [
         "commit",
@@ -351,14 +361,13 @@ async def test_what_does_not_fit_into_a_transaction_comes_first_in_the_next(
         "b",
         "commit",
     ]
-    await ended(running)
 
 
 async def test_what_gathers_goes_in_one_transaction(writing: Writing) -> None:
     await writing.start()
     writing.producer.may_commit.clear()
     writing.put("a")
-    running = await writing.run()
+    await writing.run()
     writing.put("b", "cd")
     writing.put("e")
     await until_idle()
@@ -375,7 +384,6 @@ async def test_what_gathers_goes_in_one_transaction(writing: Writing) -> None:
         "row",
         "commit",
     ]
-    await ended(running)
 
 
 async def test_scores_go_to_their_own_partition_and_refused_records_anywhere(
@@ -384,28 +392,26 @@ async def test_scores_go_to_their_own_partition_and_refused_records_anywhere(
     score_row = moment("c-2")
     writing.decide(score_row)
     writing.decide(REFUSED)
-    running = await writing.run()
+    await writing.run()
     score, refused, _ = writing.producer.sent
     assert (score.topic, score.key, score.partition) == ("t.scores", b"c-2", 3)
     assert decode(score.value or b"") == score_row
     assert (refused.topic, refused.key, refused.partition) == ("t.quarantine", b"c-1", None)
     assert QuarantineRecord.model_validate_json(refused.value or b"") == REFUSED
     assert writing.published == 1  # a refused record is no score
-    await ended(running)
 
 
 async def test_a_transcript_goes_to_its_topic_in_the_transaction_of_the_closing(
     writing: Writing,
 ) -> None:
     writing.decide(Transcript("c-2", b'[{"role":"user"}]'), moment("c-2"))
-    running = await writing.run()
+    await writing.run()
     assert writing.producer.journal == ["begin", "c-2", "c-2", "row", "commit"]
     transcript, closed, _ = writing.producer.sent
     assert transcript == ("t.transcripts", b'[{"role":"user"}]', b"c-2", None, None)
     assert closed.topic == "t.scores"
     assert writing.published == 1, "it is no score"
     assert writing.registry.get_sample_value("callgauge_transcripts_published_total") == 1
-    await ended(running)
 
 
 async def test_a_call_is_closed_in_one_transaction_however_much_goes_with_it(
@@ -413,7 +419,7 @@ async def test_a_call_is_closed_in_one_transaction_however_much_goes_with_it(
 ) -> None:
     closing = "x" * (MAX_TRANSACTION_RECORDS + 1)
     writing.put("a", closing, "b")
-    running = await writing.run()
+    await writing.run()
     await writing.until_written()
     assert writing.producer.journal == [
         "begin",
@@ -426,21 +432,19 @@ async def test_a_call_is_closed_in_one_transaction_however_much_goes_with_it(
         "row",
         "commit",
     ]
-    await ended(running)
 
 
 async def test_nothing_is_written_and_nothing_counted_before_the_commit(writing: Writing) -> None:
     await writing.start()
     writing.producer.may_commit.clear()
     writing.put("a", "b")
-    running = await writing.run()
+    await writing.run()
     assert writing.producer.journal == ["begin", "a", "b", "row"]
     assert writing.outbox.records == 2
     assert writing.published == 0
     writing.producer.may_commit.set()
     await writing.until_written()
     assert writing.published == 2
-    await ended(running)
 
 
 @pytest.mark.parametrize("where", ["begin", "send", "acknowledge", "commit"])
@@ -512,7 +516,7 @@ async def test_words_go_to_their_own_topic_in_the_same_transaction_on_the_partit
 @pytest.mark.parametrize("limit", LARGE)
 @pytest.mark.parametrize("refuses", ["broker", "client"])
 async def test_what_is_too_large_is_left_out_counted_and_told_and_the_rest_is_written(
-    writing: Writing, limit: str, refuses: str
+    writing: Writing, limit: str, refuses: str, logged: Logged
 ) -> None:
     topic, large = LARGE[limit]
     if refuses == "broker":
@@ -521,9 +525,8 @@ async def test_what_is_too_large_is_left_out_counted_and_told_and_the_rest_is_wr
         writing.producer.sends_at_most = 1_000
     writing.decide(moment("before"))
     writing.decide(large, moment("closed"))
-    with capture_logs() as logged:
-        running = await writing.run()
-        await writing.until_written()
+    await writing.run()
+    await writing.until_written()
     sent = [writing.producer.sent[1].key.decode()] if refuses == "broker" else []
     assert writing.producer.journal == [
         "begin",
@@ -552,16 +555,16 @@ async def test_what_is_too_large_is_left_out_counted_and_told_and_the_rest_is_wr
     )
     assert line["largest_bytes"] > 1_800
     assert line["what_to_do"].startswith(f"Set max.message.bytes=1048576 on {topic}")
-    await ended(running)
 
 
-async def test_what_is_taken_of_its_kind_goes_with_the_rest(writing: Writing) -> None:
+async def test_what_is_taken_of_its_kind_goes_with_the_rest(
+    writing: Writing, logged: Logged
+) -> None:
     writing.producer.most_bytes["t.transcripts"] = 1_000
     writing.decide(Transcript("c-1", b"[]"), moment("c-1"))
     writing.decide(LARGE_TRANSCRIPT, moment("c-2"))
-    with capture_logs() as logged:
-        running = await writing.run()
-        await writing.until_written()
+    await writing.run()
+    await writing.until_written()
     begin = writing.producer.journal.index("abort")
     assert writing.producer.journal[begin:] == [
         "abort",
@@ -576,16 +579,14 @@ async def test_what_is_taken_of_its_kind_goes_with_the_rest(writing: Writing) ->
     ]
     assert writing.registry.get_sample_value("callgauge_transcripts_published_total") == 1
     assert [line["conversation_id"] for line in logged] == ["c-2"]
-    await ended(running)
 
 
-async def test_a_storm_of_what_is_too_large_is_one_line(writing: Writing) -> None:
+async def test_a_storm_of_what_is_too_large_is_one_line(writing: Writing, logged: Logged) -> None:
     writing.producer.most_bytes["t.quarantine"] = 1_000
     for _ in range(30):
         writing.decide(LARGE_REFUSED)
-    with capture_logs() as logged:
-        running = await writing.run()
-        await writing.until_written()
+    await writing.run()
+    await writing.until_written()
     assert [(line["event"], line["records"]) for line in logged] == [
         ("record_too_large_to_write", 30)
     ]
@@ -595,7 +596,6 @@ async def test_a_storm_of_what_is_too_large_is_one_line(writing: Writing) -> Non
         )
         == 30
     )
-    await ended(running)
 
 
 @pytest.mark.parametrize("refuses", ["broker", "client"])
@@ -658,13 +658,12 @@ async def test_it_says_since_when_it_writes(writing: Writing) -> None:
     since = [writing.writer.writing_since]
     writing.producer.may_commit.clear()
     writing.put("a")
-    running = await writing.run()
+    await writing.run()
     since.append(writing.writer.writing_since)
     writing.producer.may_commit.set()
     await writing.until_written()
     since.append(writing.writer.writing_since)
     assert [each is None for each in since] == [True, False, True]
-    await ended(running)
 
 
 async def test_the_next_transaction_waits_for_company(
@@ -680,7 +679,7 @@ async def test_the_next_transaction_waits_for_company(
 
     monkeypatch.setattr("asyncio.sleep", wait)
     writing.put("a")
-    running = await writing.run()
+    await writing.run()
     assert len(pauses) == 1
     assert 0 < pauses[0] <= 0.1
     writing.put("b")
@@ -689,7 +688,6 @@ async def test_the_next_transaction_waits_for_company(
     goes_on.set()
     await writing.until_written()
     assert writing.producer.journal[4:] == ["begin", "b", "row", "commit"]
-    await ended(running)
 
 
 async def test_a_whole_transaction_of_records_waits_for_nobody(
@@ -704,11 +702,10 @@ async def test_a_whole_transaction_of_records_waits_for_nobody(
 
     monkeypatch.setattr("asyncio.sleep", wait)
     writing.put("a" * MAX_TRANSACTION_RECORDS, "b" * MAX_TRANSACTION_RECORDS, "c")
-    running = await writing.run()
+    await writing.run()
     await waits.wait()
     assert writing.producer.journal.count("commit") == 2
     assert writing.outbox.records == 1
-    await ended(running)
 
 
 async def test_nothing_is_written_before_the_fence_and_after_the_end(writing: Writing) -> None:
@@ -723,20 +720,20 @@ async def test_nothing_is_written_before_the_fence_and_after_the_end(writing: Wr
     assert writing.producer.journal == ["stop"]
 
 
-async def test_the_end_does_not_wait_for_a_broker_for_ever(writing: Writing) -> None:
+async def test_the_end_does_not_wait_for_a_broker_for_ever(
+    writing: Writing, logged: Logged
+) -> None:
     await writing.writer.start()
     writing.producer.may_stop.clear()
-    with capture_logs() as logged:
-        async with asyncio.timeout(patient(5)):
-            await writing.writer.stop(0.01)
+    async with asyncio.timeout(patient(5)):
+        await writing.writer.stop(0.01)
     assert [line["event"] for line in logged] == ["producer_not_stopped"]
 
 
-async def test_a_producer_that_cannot_be_stopped_is_told(writing: Writing) -> None:
+async def test_a_producer_that_cannot_be_stopped_is_told(writing: Writing, logged: Logged) -> None:
     await writing.writer.start()
     writing.producer.errors["stop"] = ProducerFenced()
-    with capture_logs() as logged:
-        await writing.writer.stop(1)
+    await writing.writer.stop(1)
     assert [line["event"] for line in logged] == ["producer_not_stopped"]
 
 
@@ -757,12 +754,11 @@ async def test_what_is_given_up_in_the_middle_of_a_transaction_is_not_written(
 
 async def test_a_question_is_written_in_the_transaction_of_its_step(writing: Writing) -> None:
     writing.decide(question("c-1"))
-    running = await writing.run()
+    await writing.run()
     sent, _ = writing.producer.sent
     assert (sent.topic, sent.key, sent.partition) == ("t.judge.requests", b"c-1", None)
     assert JudgeRequest.model_validate_json(sent.value or b"") == question("c-1")
     assert writing.producer.journal == ["begin", "c-1", "row", "commit"]
-    await ended(running)
 
 
 # The row of the partition.

@@ -4,7 +4,7 @@ its commits and its look back.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Never
+from typing import Any, Never
 
 import pytest
 from aiokafka import TopicPartition
@@ -24,19 +24,12 @@ from consumers.runtime.registry import Instruments
 from schemas.metrics.process import STEP_METRIC
 from schemas.rows import CallRow, Row, encode
 from tests.support.brokers.record_bytes import stand_in
+from tests.support.fakes.broker_records import BrokerRecord
+from tests.support.known import Logged
 from tests.support.patience import patient
 from tests.unit.exporter.test_projection import NOT_KNOWN, call, closed, waited
 from tests.unit.exporter.test_running_calls import row as call_row
 from tests.unit.exporter.test_running_calls import so_far
-
-
-class Record(NamedTuple):
-    value: bytes | None
-    key: bytes | None = b"c-1"
-    topic: str = "scores"
-    partition: int = 0
-    offset: int = 0
-    timestamp: int = 0
 
 
 def exporter(**settings: Any) -> tuple[Exporter, CollectorRegistry]:
@@ -51,8 +44,8 @@ def score(conversation_id: str) -> bytes:
     return encode(call("started", conversation_id=conversation_id))
 
 
-def values(*rows: Row) -> list[Record]:
-    return [Record(encode(row), offset=offset) for offset, row in enumerate(rows)]
+def values(*rows: Row) -> list[BrokerRecord]:
+    return [BrokerRecord(value=encode(row), offset=offset) for offset, row in enumerate(rows)]
 
 
 async def take(role: Exporter, records: Sequence[Any]) -> None:
@@ -89,19 +82,18 @@ async def test_a_published_row_is_counted() -> None:
     assert sample(registry, "callgauge_scores_read_total", kind="call") == 1
 
 
-async def test_whoever_reads_can_hand_it_messages() -> None:
+async def test_whoever_reads_can_hand_it_messages(logged: Logged) -> None:
     """As a loop over a file does, without a broker and without a record of one."""
     role, registry = exporter()
     place = RecordPlace("scores", 0, 4, 0, b"c-1")
-    with capture_logs() as lines:
-        await role.handle(
-            [
-                Received(place, call("started")),
-                Received(place._replace(offset=5), Unreadable("why")),
-            ]
-        )
+    await role.handle(
+        [
+            Received(place, call("started")),
+            Received(place._replace(offset=5), Unreadable("why")),
+        ]
+    )
     assert sample(registry, "callgauge_scores_read_total", kind="call") == 1
-    assert [(line["event"], line["offset"], line["reason"]) for line in lines] == [
+    assert [(line["event"], line["offset"], line["reason"]) for line in logged] == [
         ("record_refused", 5, "why")
     ]
 
@@ -111,7 +103,7 @@ async def test_the_last_step_of_an_event_ends_when_its_row_counts(
 ) -> None:
     monkeypatch.setattr(service, "wall_clock_ms", lambda: 1_040)
     role, registry = exporter()
-    written = Record(score("c-1"), timestamp=1_000)
+    written = BrokerRecord(value=score("c-1"), timestamp=1_000)
     # the second one by a clock that is ahead
     await take(role, [written, written._replace(timestamp=1_050, offset=1)])
     assert sample(registry, f"{STEP_METRIC}_sum", step="counted") == pytest.approx(0.04)
@@ -133,7 +125,7 @@ async def test_progress_is_on_the_page_while_a_call_runs_and_in_the_histogram_wh
         closed(labels=call_row("c-1").labels, goals=so_far(3, 2, 0.6667)),
     ]
     for offset, row in enumerate(rows):
-        await take(role, [Record(encode(row), offset=offset)])
+        await take(role, [BrokerRecord(value=encode(row), offset=offset)])
         role._instruments.refresh()
         seen.append(
             (
@@ -175,19 +167,22 @@ async def test_what_cannot_be_read_is_counted_and_the_rest_goes_on() -> None:
     )
     usual = [None, score("c-1"), later]  # None: an evaluator said how far it has come
     await take(
-        role, [Record(value, offset=offset) for offset, value in enumerate([*broken, *usual])]
+        role,
+        [
+            BrokerRecord(value=value, offset=offset)
+            for offset, value in enumerate([*broken, *usual])
+        ],
     )
     assert sample(registry, "callgauge_scores_refused_total") == len(broken)
     assert sample(registry, "callgauge_scores_read_total", kind="call") == 2
 
 
-async def test_what_the_client_cannot_decode_is_counted_and_passed() -> None:
+async def test_what_the_client_cannot_decode_is_counted_and_passed(logged: Logged) -> None:
     role, registry = exporter()
-    with capture_logs() as lines:
-        await take(role, [stand_in("scores", 3, 8), Record(score("c-1"), offset=9)])
+    await take(role, [stand_in("scores", 3, 8), BrokerRecord(value=score("c-1"), offset=9)])
     assert sample(registry, "callgauge_scores_refused_total") == 1
     assert sample(registry, "callgauge_scores_read_total", kind="call") == 1
-    assert [line["reason"] for line in lines if line["event"] == "record_refused"] == [
+    assert [line["reason"] for line in logged if line["event"] == "record_refused"] == [
         "scores[0]@3 to @8: the batch cannot be unpacked, expected what zstd writes, saw less"
     ]
     assert role._next == {TopicPartition("scores", 0): 10}
@@ -201,7 +196,7 @@ async def test_forgotten_calls_are_counted() -> None:
 
 async def test_running_calls_of_partitions_taken_away_are_dropped() -> None:
     role, registry = exporter()
-    await take(role, [Record(score("c-1"), partition=3)])
+    await take(role, [BrokerRecord(value=score("c-1"), partition=3)])
     role._instruments.refresh()
     assert (
         sample(registry, "callgauge_calls_active", agent="ava", tenant="acme", environment="live")
@@ -215,23 +210,22 @@ async def test_running_calls_of_partitions_taken_away_are_dropped() -> None:
     )
 
 
-async def test_what_is_refused_is_told_with_its_place_and_not_without_end() -> None:
+async def test_what_is_refused_is_told_with_its_place_and_not_without_end(logged: Logged) -> None:
     role, _ = exporter()
     junk = [
-        Record(b'{"row":0}', key=b"c-7", partition=2, offset=offset)
+        BrokerRecord(value=b'{"row":0}', key=b"c-7", partition=2, offset=offset)
         for offset in range(MAX_REFUSED_LINES + 5)
     ]
-    with capture_logs() as lines:
-        await take(role, junk)
-        await take(role, [junk[0]._replace(offset=MAX_REFUSED_LINES + 5)])
-    assert [line["event"] for line in lines] == [
+    await take(role, junk)
+    await take(role, [junk[0]._replace(offset=MAX_REFUSED_LINES + 5)])
+    assert [line["event"] for line in logged] == [
         *["record_refused"] * MAX_REFUSED_LINES,
         "more_records_refused",
         "record_refused",
     ]
     place = {"conversation_id": "c-7", "topic": "scores", "partition": 2, "offset": 1}
-    assert place.items() <= lines[1].items()
-    assert lines[MAX_REFUSED_LINES]["records"] == 5
+    assert place.items() <= logged[1].items()
+    assert logged[MAX_REFUSED_LINES]["records"] == 5
 
 
 class FakeConsumer:
@@ -345,7 +339,8 @@ class Shell:
     async def count(self, partition: int, *offsets: int) -> None:
         value = score("c-1")
         await take(
-            self.role, [Record(value, partition=partition, offset=offset) for offset in offsets]
+            self.role,
+            [BrokerRecord(value=value, partition=partition, offset=offset) for offset in offsets],
         )
 
 
@@ -540,7 +535,7 @@ async def test_it_is_not_ready_before_it_reads_and_after_it_stopped(shell: Shell
 
 
 async def test_a_new_owner_reads_from_two_minutes_back_and_counts_from_its_position(
-    shell: ShellMaker, monkeypatch: pytest.MonkeyPatch
+    shell: ShellMaker, monkeypatch: pytest.MonkeyPatch, logged: Logged
 ) -> None:
     monkeypatch.setattr(service, "wall_clock_ms", lambda: 1_000_000)
     monkeypatch.setattr(counting, "wall_clock_ms", lambda: 1_000_000)
@@ -556,7 +551,8 @@ async def test_a_new_owner_reads_from_two_minutes_back_and_counts_from_its_posit
         waited(900.0),
     ]
     await take(
-        made.role, [Record(encode(row), offset=offset) for offset, row in enumerate(rows, 4)]
+        made.role,
+        [BrokerRecord(value=encode(row), offset=offset) for offset, row in enumerate(rows, 4)],
     )
     made.role._instruments.refresh()
     who = {"agent": "ava", "tenant": "acme", "environment": "live"}
@@ -566,9 +562,8 @@ async def test_a_new_owner_reads_from_two_minutes_back_and_counts_from_its_posit
     latency = "callgauge_turn_response_latency_seconds_sum"
     assert sample(made.registry, latency, **who, source="pipecat", anchor="vad") == 0.9
     assert sample(made.registry, "callgauge_scores_read_total", kind="turn") == 1
-    with capture_logs() as lines:
-        await made.ended()
-    assert [line["records"] for line in lines if line["event"] == "exporter_stopped"] == [1]
+    await made.ended()
+    assert [line["records"] for line in logged if line["event"] == "exporter_stopped"] == [1]
     assert made.consumer.committed == [{0: 7, 1: 9}, {0: 8}], "a position never goes back"
 
 
@@ -586,7 +581,7 @@ async def test_what_is_refused_in_front_of_the_place_was_refused_before(shell: S
     made = shell(p0=7)
     await made.run()
     with capture_logs() as lines:
-        await take(made.role, [Record(b'{"row":0}', offset=5)])
+        await take(made.role, [BrokerRecord(value=b'{"row":0}', offset=5)])
     assert lines == []
     assert not sample(made.registry, "callgauge_scores_refused_total")
     await made.ended()

@@ -75,8 +75,7 @@ def test_the_last_of_a_person_and_label_counts(store: SqliteHistory) -> None:
     )
     assert store.annotations_of(["c", "d"]) == {"c": [ben, note], "d": [earlier]}
     reader = SqliteHistory(store.folder)
-    assert reader.labelled("bad") == ["c", "d"]
-    assert reader.labelled("none") == []
+    assert (reader.labelled("bad"), reader.labelled("none")) == (["c", "d"], [])
     reader.close()
 
 

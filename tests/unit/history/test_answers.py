@@ -52,6 +52,7 @@ from tests.unit.history.test_store import (
     batch,
     call,
     columns_of,
+    found,
     stored,
 )
 
@@ -93,15 +94,6 @@ def keep(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Keep]:
             )
 
         yield kept
-
-
-def found(
-    store: HistoryStore, *conditions: str, words: Sequence[str] = (), **question: Any
-) -> list[object]:
-    asked = EVER._replace(
-        conditions=[Condition.parse(each) for each in conditions], words=words, **question
-    )
-    return [row["conversation_id"] for row in store.find(asked)]
 
 
 def with_words(text: str) -> bytes:
@@ -373,8 +365,7 @@ def test_an_id_is_only_an_id(keep: Keep) -> None:
     store = keep([Batch(log, [(each, NOON_MS, TRANSCRIPT) for each in ids], {SCORES: 1})])
     assert set(found(store)) == set(ids)
     for each in ids:
-        assert store.call(each) == stored(call(each))
-        assert store.transcript(each) == TRANSCRIPT
+        assert (store.call(each), store.transcript(each)) == (stored(call(each)), TRANSCRIPT)
         assert found(store, ids=[each]) == [each]
 
 
@@ -422,8 +413,7 @@ def test_forgotten_calls_are_not_found(keep: Keep) -> None:
     assert sorted(map(str, found(store))) == ["b", "c", "later"]
     assert (store.call("a"), store.transcript("a")) == (None, None)
     assert (store.call("t"), store.transcript("t")) == (None, None)
-    assert store.labelled("bad") == []
-    assert store.annotations_of(["a"]) == {}
+    assert (store.labelled("bad"), store.annotations_of(["a"])) == ([], {})
     assert found(store, words=["rebooking"]) == ["c"]
 
 

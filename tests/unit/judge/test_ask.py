@@ -116,8 +116,7 @@ async def test_a_verdict_tells_how_it_came_about() -> None:
         instruments,
     ):
         verdict = await judge.ask(asked)
-    assert verdict.votes == Votes(complete=3, incomplete=1)
-    assert verdict.confidence == 0.75
+    assert (verdict.votes, verdict.confidence) == (Votes(complete=3, incomplete=1), 0.75)
     assert verdict.tokens == TokenUse(prompt=4_000, cached=1_600, answer=400)
     assert verdict.cost == pytest.approx(4 * (600 * 2 + 400 * 0.5 + 100 * 8) / 1_000_000)
     assert (verdict.requests, verdict.model, verdict.agent) == (8, "gpt-4.1", "ava")

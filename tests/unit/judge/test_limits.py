@@ -21,6 +21,7 @@ from schemas.closed_sets import JudgeKind, UnjudgedReason
 from schemas.judging import TokenUse
 from schemas.units import HOUR_MS
 from tests.support.calls.judge_questions import question
+from tests.support.known import some
 
 NOON_MS = 500_000 * HOUR_MS
 
@@ -52,8 +53,7 @@ def test_each_budget_ends_what_it_is_for(name: str) -> None:
 
 def test_what_is_promised_counts_until_it_is_over() -> None:
     bound = budget(per_hour=1.0)
-    promise = bound.promise("c-1", "ava", 0.9, NOON_MS)
-    assert promise is not None
+    promise = some(bound.promise("c-1", "ava", 0.9, NOON_MS))
     with promise:
         assert bound.promise("c-2", "ben", 0.2, NOON_MS) is None
         promise.settle(0.3, 0.01, NOON_MS)
@@ -71,8 +71,7 @@ def test_promises_of_the_same_call_add_up(name: str) -> None:
 
 def test_a_promise_that_fails_gives_everything_back() -> None:
     bound = budget(per_hour=1.0)
-    promise = bound.promise("c-1", "ava", 1.0, NOON_MS)
-    assert promise is not None
+    promise = some(bound.promise("c-1", "ava", 1.0, NOON_MS))
     with pytest.raises(TimeoutError), promise:
         raise TimeoutError
     assert bound.left(NOON_MS)["hour"] == 1.0
@@ -104,8 +103,7 @@ def test_the_least_that_an_agent_has_left() -> None:
     bound = budget(per_agent_hour=10)
     bound.spend("c-1", "ava", 3, NOON_MS)
     bound.spend("c-2", "ben", 4, NOON_MS)
-    promise = bound.promise("c-1", "ava", 2, NOON_MS)
-    assert promise is not None
+    some(bound.promise("c-1", "ava", 2, NOON_MS))
     assert bound.left(NOON_MS) == {"hour": 91, "agent": 5}
 
 
@@ -113,8 +111,7 @@ def test_memory_of_calls_and_agents_is_bounded() -> None:
     bound = budget(per_call=1.0, per_agent_hour=1.0, per_hour=10**9)
     for number in range(MAX_CALLS + 5):
         bound.spend(f"c-{number}", f"agent-{number}", 1.0, NOON_MS)
-    assert len(bound._spent_by_call) == MAX_CALLS
-    assert len(bound._spent_by_agent) == MAX_AGENTS + 1
+    assert (len(bound._spent_by_call), len(bound._spent_by_agent)) == (MAX_CALLS, MAX_AGENTS + 1)
     # it shares the budget of the others
     assert bound.promise("c-new", "agent-new", 0.1, NOON_MS) is None
     assert bound.promise("c-new", f"agent-{MAX_CALLS}", 0.1, NOON_MS) is None
@@ -122,8 +119,7 @@ def test_memory_of_calls_and_agents_is_bounded() -> None:
 
 def test_a_burst_goes_out_at_once_and_what_follows_has_to_wait() -> None:
     limit = RateLimit(requests_per_minute=60, tokens_per_minute=10**9)
-    waits = limit.reserve(0, 1, 12, 10_000)
-    assert waits is not None
+    waits = some(limit.reserve(0, 1, 12, 10_000))
     assert waits[:10] == [0] * 10
     assert waits[10:] == pytest.approx([1_000, 2_000])
     assert limit.reserve(0, 1, 1, 10_000) == pytest.approx([3_000])
@@ -155,8 +151,7 @@ def test_the_rate_of_an_hour_is_what_was_set() -> None:
     limit = RateLimit(requests_per_minute=500, tokens_per_minute=10**9)
     sent, now_ms = 0, 0.0
     while now_ms < 60 * 60_000:
-        waits = limit.reserve(now_ms, 1, 1, 10**9)
-        assert waits is not None
+        waits = some(limit.reserve(now_ms, 1, 1, 10**9))
         now_ms += waits[0]
         sent += 1
     assert sent == pytest.approx(500 * 60, rel=0.01)

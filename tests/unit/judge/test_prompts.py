@@ -42,6 +42,7 @@ from schemas.judging import (
     prompt_version_of,
 )
 from tests.support.calls.judge_questions import question, talk
+from tests.support.known import instance_of, some
 
 TEXT_OF_VERSION = {
     "subgoal.2": "5c70905398765d00",
@@ -303,12 +304,13 @@ def test_grades_in_free_text_are_read_as_agent_inspect_reads_them(
 
 
 def test_an_explanation_is_one_line_and_short() -> None:
-    answer = read_answer(
-        JudgeKind.SUBGOAL,
-        "structured",
-        json.dumps({"explanation": "a\nb\x1b" + "c" * 9_999, "grade": "C"}),
+    answer = some(
+        read_answer(
+            JudgeKind.SUBGOAL,
+            "structured",
+            json.dumps({"explanation": "a\nb\x1b" + "c" * 9_999, "grade": "C"}),
+        )
     )
-    assert answer is not None
     assert answer.explanation.startswith("a b ccc")
     assert len(answer.explanation) == MAX_EXPLANATION_CHARS
 
@@ -373,8 +375,7 @@ def test_faithfulness_is_its_worst_dimension() -> None:
 )
 def test_progression_counts_what_is_flagged(ratings: tuple[int, ...], overall: int) -> None:
     dimensions = dict(zip(PROGRESSING, ratings, strict=True))
-    found = rating_in(JudgeKind.CONVERSATION_PROGRESSION, **dimensions)
-    assert isinstance(found, Rated)
+    found = instance_of(Rated, rating_in(JudgeKind.CONVERSATION_PROGRESSION, **dimensions))
     assert (found.rating, found.dimensions) == (overall, dimensions)
 
 
@@ -469,8 +470,7 @@ def test_the_answer_keeps_its_form() -> None:
     sections = sections_of(OWN_PROMPT)
     assert question_of(asked_with(), "grade").system.endswith(sections["grade"])
     assert question_of(asked_with(), "structured").system.endswith(sections["structured"])
-    answer = read_answer(JudgeKind.SUBGOAL, "grade", "Booked in turn 1.\nGRADE: C")
-    assert answer is not None
+    answer = some(read_answer(JudgeKind.SUBGOAL, "grade", "Booked in turn 1.\nGRADE: C"))
     assert answer.grade is True
 
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
@@ -37,24 +37,26 @@ from tests.support.calls.judge_questions import (
     running_judge,
     wall_clock_ms,
 )
+from tests.support.fakes.broker_records import BrokerRecord
+from tests.support.known import Logged
 from tests.support.patience import patient
 
 P0, P1 = TopicPartition("judge.requests", 0), TopicPartition("judge.requests", 1)
 
 
-class Record(NamedTuple):
-    value: bytes | None
-    offset: int
-    partition: int = 0
-    headers: tuple[tuple[str, bytes], ...] = ()
-    key: bytes = b"c-1"
-    topic: str = "judge.requests"
-    timestamp: int = 0
+def record_with(
+    value: bytes | None,
+    offset: int,
+    partition: int = 0,
+    headers: tuple[tuple[str, bytes], ...] = (),
+    key: bytes = b"c-1",
+) -> BrokerRecord:
+    return BrokerRecord("judge.requests", offset, 0, key, value, partition, headers)
 
 
-def record_of(asked: JudgeRequest, offset: int, partition: int = 0, **headers: str) -> Record:
+def record_of(asked: JudgeRequest, offset: int, partition: int = 0, **headers: str) -> BrokerRecord:
     named = tuple((name, value.encode()) for name, value in headers.items())
-    return Record(asked.model_dump_json().encode(), offset, partition, named)
+    return record_with(asked.model_dump_json().encode(), offset, partition, named)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -217,7 +219,7 @@ class House:
     async def revoked(self, *partitions: TopicPartition) -> None:
         await self.worker.on_partitions_revoked(set(partitions))
 
-    async def take(self, *records: Record | UndecodableRecord) -> None:
+    async def take(self, *records: BrokerRecord | UndecodableRecord) -> None:
         async with TestKafkaBroker(self.made.broker):
             await self.made.subscriber.process_message(records)
         if self.made.has_failed:
@@ -267,6 +269,13 @@ async def house(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
         yield made
 
 
+@pytest.fixture
+async def judging(house: House) -> House:
+    """It has the partition P0."""
+    await house.assigned(P0)
+    return house
+
+
 @asynccontextmanager
 async def running(made: House) -> AsyncIterator[House]:
     judging = asyncio.create_task(made.worker._judge.run())
@@ -279,75 +288,70 @@ async def running(made: House) -> AsyncIterator[House]:
         await asyncio.gather(judging, return_exceptions=True)
 
 
-async def test_a_published_question_is_answered(house: House) -> None:
-    await house.assigned(P0)
+async def test_a_published_question_is_answered(judging: House) -> None:
     asked = question()
-    async with TestKafkaBroker(house.made.broker) as broker:
+    async with TestKafkaBroker(judging.made.broker) as broker:
         await broker.publish(asked.model_dump_json().encode(), "judge.requests", key=b"c-1")
-    await house.until_written(1)
-    assert house.written() == [asked.request_id]
+    await judging.until_written(1)
+    assert judging.written() == [asked.request_id]
 
 
-async def test_an_offset_is_committed_when_all_before_it_are_answered(house: House) -> None:
+async def test_an_offset_is_committed_when_all_before_it_are_answered(judging: House) -> None:
     """And the note beside it names the answered ones after it."""
-    await house.assigned(P0)
-    house.endpoint.gate.clear()
+    judging.endpoint.gate.clear()
     slow, quick = question(subgoal_id="slow"), question(subgoal_id="quick", deadline_ms=1)
-    await house.take(record_of(slow, 0), record_of(quick, 1), Record(b"junk", 3))
-    await house.until_written(1)
-    assert await house.committed() == {0: 0}
-    assert house.answered_after(P0) == {1, 2, 3}
-    house.endpoint.gate.set()
-    await house.until_written(2)
-    assert await house.committed() == {0: 4}
-    assert house.answered_after(P0) == set()
+    await judging.take(record_of(slow, 0), record_of(quick, 1), record_with(b"junk", 3))
+    await judging.until_written(1)
+    assert await judging.committed() == {0: 0}
+    assert judging.answered_after(P0) == {1, 2, 3}
+    judging.endpoint.gate.set()
+    await judging.until_written(2)
+    assert await judging.committed() == {0: 4}
+    assert judging.answered_after(P0) == set()
 
 
-async def test_a_question_whose_answer_is_not_taken_is_not_committed(house: House) -> None:
-    await house.assigned(P0)
-    house.cluster.may_write.clear()
-    await house.take(record_of(question(), 7))
-    await house.endpoint.until_asked(3)
-    await until(lambda: bool(house.worker._writers[P0].outgoing))
-    house.cluster.error = KafkaTimeoutError()
-    house.cluster.may_write.set()
-    await until(lambda: bool(house.reader.failures))
-    (failure,) = house.reader.failures
+async def test_a_question_whose_answer_is_not_taken_is_not_committed(judging: House) -> None:
+    judging.cluster.may_write.clear()
+    await judging.take(record_of(question(), 7))
+    await judging.endpoint.until_asked(3)
+    await until(lambda: bool(judging.worker._writers[P0].outgoing))
+    judging.cluster.error = KafkaTimeoutError()
+    judging.cluster.may_write.set()
+    await until(lambda: bool(judging.reader.failures))
+    (failure,) = judging.reader.failures
     assert isinstance(failure, VerdictWriteError)
     assert "asks these questions again" in str(failure)
-    assert (house.cluster.verdicts, house.cluster.committed) == ([], {})
+    assert (judging.cluster.verdicts, judging.cluster.committed) == ([], {})
 
 
-async def test_verdicts_that_come_during_a_transaction_share_the_next(house: House) -> None:
-    await house.assigned(P0)
-    house.cluster.may_write.clear()
-    await house.take(
+async def test_verdicts_that_come_during_a_transaction_share_the_next(judging: House) -> None:
+    judging.cluster.may_write.clear()
+    await judging.take(
         *(record_of(question(subgoal_id=str(number), deadline_ms=1), number) for number in range(9))
     )
-    await until(lambda: len(house.worker._writers[P0].outgoing) == 9)
-    house.cluster.may_write.set()
-    await house.until_written(9)
-    assert await house.committed() == {0: 9}
-    assert house.cluster.transactions <= 2
+    await until(lambda: len(judging.worker._writers[P0].outgoing) == 9)
+    judging.cluster.may_write.set()
+    await judging.until_written(9)
+    assert await judging.committed() == {0: 9}
+    assert judging.cluster.transactions <= 2
 
 
 async def test_a_verdict_that_comes_as_a_transaction_begins_is_written_once_with_its_progress(
-    house: House,
+    judging: House,
 ) -> None:
-    await house.assigned(P0)
-    house.cluster.may_begin.clear()
+    judging.cluster.may_begin.clear()
     asked = [question(subgoal_id=name, deadline_ms=1) for name in "ab"]
-    await house.take(record_of(asked[0], 0))
+    await judging.take(record_of(asked[0], 0))
     await until(
-        lambda: not house.worker._writers[P0]._has_changed.is_set() and not house.worker._places
+        lambda: not judging.worker._writers[P0]._has_changed.is_set() and not judging.worker._places
     )
-    await house.take(record_of(asked[1], 1))
-    await until(lambda: not house.worker._places)
-    house.cluster.may_begin.set()
-    await house.until_written(1)
-    assert house.cluster.committed[P0].offset == 1
-    assert await house.committed() == {0: 2}
-    assert house.written() == [each.request_id for each in asked]
+    await judging.take(record_of(asked[1], 1))
+    await until(lambda: not judging.worker._places)
+    judging.cluster.may_begin.set()
+    await judging.until_written(1)
+    assert judging.cluster.committed[P0].offset == 1
+    assert await judging.committed() == {0: 2}
+    assert judging.written() == [each.request_id for each in asked]
 
 
 async def test_the_answer_goes_by_its_key_and_says_which_question_it_is_of(house: House) -> None:
@@ -369,14 +373,13 @@ async def test_the_answer_goes_by_its_key_and_says_which_question_it_is_of(house
     }
 
 
-async def test_what_was_answered_is_neither_asked_nor_written_again(house: House) -> None:
-    await house.assigned(P0)
+async def test_what_was_answered_is_neither_asked_nor_written_again(judging: House) -> None:
     asked = question()
-    await house.take(record_of(asked, 0), record_of(asked, 1))
-    await house.until_written(1)
-    await house.take(record_of(asked, 2))
-    assert await house.committed() == {0: 3}
-    assert (len(house.endpoint.questions), len(house.cluster.verdicts)) == (3, 1)
+    await judging.take(record_of(asked, 0), record_of(asked, 1))
+    await judging.until_written(1)
+    await judging.take(record_of(asked, 2))
+    assert await judging.committed() == {0: 3}
+    assert (len(judging.endpoint.questions), len(judging.cluster.verdicts)) == (3, 1)
 
 
 async def test_a_repeat_in_another_partition_is_answered_too(house: House) -> None:
@@ -390,26 +393,25 @@ async def test_a_repeat_in_another_partition_is_answered_too(house: House) -> No
 
 
 async def test_a_successor_asks_exactly_what_has_no_verdict(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    judging: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await house.assigned(P0)
-    house.endpoint.gate.clear()
+    judging.endpoint.gate.clear()
     records = [
         record_of(
             question(subgoal_id=str(number), deadline_ms=10**13 if number in {0, 3} else 1), number
         )
         for number in range(5)
     ]
-    await house.take(*records)
-    await house.until_written(3)
-    async with running(House(monkeypatch, house.cluster)) as successor:
+    await judging.take(*records)
+    await judging.until_written(3)
+    async with running(House(monkeypatch, judging.cluster)) as successor:
         await successor.assigned(P0)
         assert successor.consumer.sought == {0: 0}
         await successor.take(*records)
         await successor.until_written(5)
         assert await successor.committed() == {0: 5}
         assert len(successor.endpoint.questions) == 2 * 3
-    assert len(set(house.written())) == 5
+    assert len(set(judging.written())) == 5
 
 
 async def test_who_is_fenced_off_writes_nothing(
@@ -539,18 +541,19 @@ async def test_a_broker_that_does_not_answer_holds_a_revocation_up_for_a_bounded
     assert house.written() == [asked.request_id]
 
 
-async def test_a_verdict_whose_write_fails_at_a_revocation_is_asked_for_again(house: House) -> None:
-    await house.assigned(P0)
-    house.cluster.error = KafkaTimeoutError()
+async def test_a_verdict_whose_write_fails_at_a_revocation_is_asked_for_again(
+    judging: House,
+) -> None:
+    judging.cluster.error = KafkaTimeoutError()
     asked = question(deadline_ms=1)
-    await house.take(record_of(asked, 0))
-    await until(lambda: bool(house.worker._writers[P0].outgoing))
-    await house.revoked(P0)
-    house.cluster.error = None
-    await house.assigned(P0)
-    await house.take(record_of(asked, 0))
-    assert await house.committed() == {0: 1}
-    assert house.written() == [asked.request_id]
+    await judging.take(record_of(asked, 0))
+    await until(lambda: bool(judging.worker._writers[P0].outgoing))
+    await judging.revoked(P0)
+    judging.cluster.error = None
+    await judging.assigned(P0)
+    await judging.take(record_of(asked, 0))
+    assert await judging.committed() == {0: 1}
+    assert judging.written() == [asked.request_id]
 
 
 async def test_reading_pauses_far_from_the_oldest_open_question(
@@ -561,7 +564,9 @@ async def test_reading_pauses_far_from_the_oldest_open_question(
     await house.assigned(P0)
     house.endpoint.gate.clear()
     reading = asyncio.create_task(
-        house.take(record_of(question(), 0), *(Record(b"junk", number) for number in range(1, 30)))
+        house.take(
+            record_of(question(), 0), *(record_with(b"junk", number) for number in range(1, 30))
+        )
     )
     await until(lambda: house.worker._writers[P0].progress._next == 8)
     await asyncio.sleep(3 * service.PAUSE_SECONDS)
@@ -586,7 +591,7 @@ async def test_reading_pauses_while_too_much_is_unwritten(
     ]
     await house.take(*records)
     await until(lambda: len(house.worker._writers[P0].outgoing) == 3)
-    reading = asyncio.create_task(house.take(Record(b"junk", 3)))
+    reading = asyncio.create_task(house.take(record_with(b"junk", 3)))
     await asyncio.sleep(3 * service.PAUSE_SECONDS)
     assert not reading.done()
     if way_out == "written":
@@ -599,23 +604,22 @@ async def test_reading_pauses_while_too_much_is_unwritten(
 
 
 async def test_a_new_owner_knows_the_money_of_this_hour(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    judging: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await house.assigned(P0)
-    await house.take(record_of(question(), 0))
-    await house.until_written(1)
-    spent = house.worker._judge.budget.left(wall_clock_ms())["hour"]
+    await judging.take(record_of(question(), 0))
+    await judging.until_written(1)
+    spent = judging.worker._judge.budget.left(wall_clock_ms())["hour"]
     assert spent < 1_000
-    async with running(House(monkeypatch, house.cluster)) as successor:
+    async with running(House(monkeypatch, judging.cluster)) as successor:
         await successor.assigned(P0)
         assert successor.worker._judge.budget.left(wall_clock_ms())["hour"] == pytest.approx(spent)
 
 
-async def test_what_is_no_question_is_told_and_counted_and_not_without_end(house: House) -> None:
-    await house.assigned(P0)
-    with capture_logs() as lines:
-        await house.take(*(Record(b"{}", offset) for offset in range(MAX_REFUSED_LINES + 5)))
-    refused = [line for line in lines if line["event"] == "record_refused"]
+async def test_what_is_no_question_is_told_and_counted_and_not_without_end(
+    judging: House, logged: Logged
+) -> None:
+    await judging.take(*(record_with(b"{}", offset) for offset in range(MAX_REFUSED_LINES + 5)))
+    refused = [line for line in logged if line["event"] == "record_refused"]
     assert len(refused) == MAX_REFUSED_LINES
     assert {
         "conversation_id": "c-1",
@@ -623,21 +627,21 @@ async def test_what_is_no_question_is_told_and_counted_and_not_without_end(house
         "partition": 0,
         "offset": 0,
     }.items() <= refused[0].items()
-    assert [line["records"] for line in lines if line["event"] == "more_records_refused"] == [5]
-    value = house.instruments.registry.get_sample_value("callgauge_judge_questions_refused_total")
+    assert [line["records"] for line in logged if line["event"] == "more_records_refused"] == [5]
+    value = judging.instruments.registry.get_sample_value("callgauge_judge_questions_refused_total")
     assert value == MAX_REFUSED_LINES + 5
-    assert await house.committed() == {0: MAX_REFUSED_LINES + 5}
+    assert await judging.committed() == {0: MAX_REFUSED_LINES + 5}
 
 
-async def test_questions_that_the_client_cannot_decode_are_passed(house: House) -> None:
-    await house.assigned(P0)
-    with capture_logs() as lines:
-        await house.take(stand_in("judge.requests", 0, 6), record_of(question(), 7))
-    assert [line["reason"][:26] for line in lines if line["event"] == "record_refused"] == [
+async def test_questions_that_the_client_cannot_decode_are_passed(
+    judging: House, logged: Logged
+) -> None:
+    await judging.take(stand_in("judge.requests", 0, 6), record_of(question(), 7))
+    assert [line["reason"][:26] for line in logged if line["event"] == "record_refused"] == [
         "judge.requests[0]@0 to @6:"
     ]
-    await house.until_written(1)
-    assert await house.committed() == {0: 8}
+    await judging.until_written(1)
+    assert await judging.committed() == {0: 8}
 
 
 async def test_what_is_being_asked_is_answered_before_it_leaves(house: House) -> None:
@@ -739,7 +743,7 @@ def test_every_record_is_answered_or_refused(
     drawn: list[tuple[bytes | None, list[tuple[str, Any]], bytes | None]],
 ) -> None:
     records = [
-        Record(value, offset, 0, tuple(named), key or b"")
+        record_with(value, offset, headers=tuple(named), key=key or b"")
         for offset, (value, named, key) in enumerate(drawn)
     ]
 

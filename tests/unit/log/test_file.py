@@ -7,7 +7,7 @@ import contextlib
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +51,29 @@ def _nothing_gathers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commits, "GATHER_SECONDS", 0.0)
 
 
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock()
+
+
+@pytest.fixture
+async def log(tmp_path: Path, clock: SetClock) -> AsyncIterator[FileLog]:
+    async with opened(tmp_path, clock) as log:
+        yield log
+
+
 def events(log: FileLog) -> list[Event]:
     return [record.read for record in log.read(0, ALL) if isinstance(record.read, Event)]
 
 
 def ticks(log: FileLog) -> list[Tick]:
     return [record.read for record in log.read(0, ALL) if isinstance(record.read, Tick)]
+
+
+def opened_events(log: FileLog) -> list[Event]:
+    """Those that a start reads again."""
+    found = [record.read for record in log.read_of_open_calls(0, log.end)]
+    return [each for each in found if isinstance(each, Event)]
 
 
 def values(log: FileLog) -> list[bytes | None]:
@@ -159,39 +176,36 @@ async def test_requests_that_wait_beside_each_other_are_one_transaction_and_keep
         assert values(log) == [b"%d" % number for number in range(100)]
 
 
-async def test_reading_goes_on_from_a_place_and_takes_so_many(tmp_path: Path) -> None:
-    async with opened(tmp_path) as log:
-        await log.append([said("call", value=b"%d" % number) for number in range(10)])
-        assert [
-            record.read.value for record in log.read(FIRST + 4, 3) if isinstance(record.read, Event)
-        ] == [
-            b"4",
-            b"5",
-            b"6",
-        ]
-        assert log.read(log.end, 3) == []
+async def test_reading_goes_on_from_a_place_and_takes_so_many(log: FileLog) -> None:
+    await log.append([said("call", value=b"%d" % number) for number in range(10)])
+    assert [
+        record.read.value for record in log.read(FIRST + 4, 3) if isinstance(record.read, Event)
+    ] == [
+        b"4",
+        b"5",
+        b"6",
+    ]
+    assert log.read(log.end, 3) == []
 
 
-async def test_an_empty_log_begins_at_its_end(tmp_path: Path) -> None:
-    async with opened(tmp_path) as log:
-        assert (log.first, log.end, log.row, log.read(0, 1)) == (log.end, log.first, None, [])
-        assert log.next_offset(SCORES_TOPIC) == 0
+async def test_an_empty_log_begins_at_its_end(log: FileLog) -> None:
+    assert (log.first, log.end, log.row, log.read(0, 1)) == (log.end, log.first, None, [])
+    assert log.next_offset(SCORES_TOPIC) == 0
 
 
-async def test_who_waits_for_records_is_told(tmp_path: Path) -> None:
-    async with opened(tmp_path) as log:
-        assert not log.grown.is_set()
-        await log.append([said("call")])
-        assert log.grown.is_set()
-        log.grown.clear()
-        await log.tick()
-        assert log.grown.is_set()
-        assert not log.decided.is_set()
-        await log.publish(decided())
-        assert log.decided.is_set()
-        log.decided.clear()
-        await log.publish(Decided([score()]))
-        assert log.decided.is_set()
+async def test_who_waits_for_records_is_told(log: FileLog) -> None:
+    assert not log.grown.is_set()
+    await log.append([said("call")])
+    assert log.grown.is_set()
+    log.grown.clear()
+    await log.tick()
+    assert log.grown.is_set()
+    assert not log.decided.is_set()
+    await log.publish(decided())
+    assert log.decided.is_set()
+    log.decided.clear()
+    await log.publish(Decided([score()]))
+    assert log.decided.is_set()
 
 
 # Once.
@@ -223,11 +237,10 @@ async def test_an_event_of_the_same_source_and_id_is_written_once_also_after_a_r
     ],
 )
 async def test_another_id_source_or_call_is_another_event(
-    tmp_path: Path, other: OutgoingRecord
+    other: OutgoingRecord, log: FileLog
 ) -> None:
-    async with opened(tmp_path) as log:
-        await log.append([said("call", "1"), other])
-        assert len(events(log)) == 2
+    await log.append([said("call", "1"), other])
+    assert len(events(log)) == 2
 
 
 @pytest.mark.parametrize("headers", [[], [(ID_HEADER, b"1")], [(SOURCE_HEADER, b"bot")]])
@@ -274,13 +287,12 @@ async def test_it_is_in_the_files_when_append_returns(tmp_path: Path) -> None:
             assert values(copy) == [b"%d" % each for each in range(number + 1)]
 
 
-async def test_a_commit_waits_for_the_disk(tmp_path: Path) -> None:
-    async with opened(tmp_path) as log:
-        found = [
-            log._writer.execute(f"PRAGMA {name}").fetchone()[0]
-            for name in ("journal_mode", "synchronous")
-        ]
-        assert found == ["wal", 2], "2 is FULL: the disk has a commit before it returns"
+async def test_a_commit_waits_for_the_disk(log: FileLog) -> None:
+    found = [
+        log._writer.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("journal_mode", "synchronous")
+    ]
+    assert found == ["wal", 2], "2 is FULL: the disk has a commit before it returns"
 
 
 async def test_what_waits_when_it_closes_is_written(tmp_path: Path) -> None:
@@ -568,17 +580,15 @@ async def test_after_a_time_in_which_nobody_listened_a_tick_says_so_first(
         assert events(log)[2].timestamp == clock.now_ms
 
 
-async def test_the_tick_of_a_gap_is_the_tick_of_that_time(tmp_path: Path) -> None:
-    clock = SetClock()
-    async with opened(tmp_path, clock) as log:
-        await log.tick()
-        clock.now_ms += HOUR_MS
-        await log.tick()
-        await log.tick()
-        clock.now_ms += 500
-        await log.tick()
-        found = [(tick.known_ms - NOW_MS, tick.gap_ms) for tick in ticks(log)]
-        assert found == [(0, 0), (HOUR_MS, HOUR_MS), (HOUR_MS + 500, 0)]
+async def test_the_tick_of_a_gap_is_the_tick_of_that_time(log: FileLog, clock: SetClock) -> None:
+    await log.tick()
+    clock.now_ms += HOUR_MS
+    await log.tick()
+    await log.tick()
+    clock.now_ms += 500
+    await log.tick()
+    found = [(tick.known_ms - NOW_MS, tick.gap_ms) for tick in ticks(log)]
+    assert found == [(0, 0), (HOUR_MS, HOUR_MS), (HOUR_MS + 500, 0)]
 
 
 async def test_the_reader_of_ticks_knows_the_newest_one(tmp_path: Path) -> None:
@@ -596,68 +606,67 @@ async def test_the_reader_of_ticks_knows_the_newest_one(tmp_path: Path) -> None:
 # What was decided.
 
 
-async def test_what_was_decided_and_the_place_are_one_transaction(tmp_path: Path) -> None:
-    async with opened(tmp_path) as log:
-        await log.append([said("a"), said("b"), said("c")])
-        await log.publish(
-            decided(score(b"1"), score(b"words", topic=WORDS_TOPIC), place=1, goals={"a": b"set"})
-        )
-        await log.publish(
-            decided(score(b"2"), place=3, first=2, closed=["b", "a"], goals={"c": b"other"})
-        )
-        assert [each.value for each in log.records(SCORES_TOPIC, 0, 9)] == [b"1", b"2"]
-        assert [each.value for each in log.records(SCORES_TOPIC, 2, 9)] == [b"2"]
-        assert [each.value for each in log.records(WORDS_TOPIC, 0, 9)] == [b"words"]
-        assert log.records(SCORES_TOPIC, 0, 1)[0] == DecidedRecord(
-            SCORES_TOPIC, b"call", b"1", 1, NOW_MS
-        )
-        assert log.row == decided(place=3, first=2).row
-        assert log.goals() == [b"other"], "a call that has closed needs none"
-        assert set(log.closed_calls(9)) == {"a", "b"}
+async def test_what_was_decided_and_the_place_are_one_transaction(log: FileLog) -> None:
+    await log.append([said("a"), said("b"), said("c")])
+    await log.publish(
+        decided(score(b"1"), score(b"words", topic=WORDS_TOPIC), place=1, goals={"a": b"set"})
+    )
+    await log.publish(
+        decided(score(b"2"), place=3, first=2, closed=["b", "a"], goals={"c": b"other"})
+    )
+    assert [each.value for each in log.records(SCORES_TOPIC, 0, 9)] == [b"1", b"2"]
+    assert [each.value for each in log.records(SCORES_TOPIC, 2, 9)] == [b"2"]
+    assert [each.value for each in log.records(WORDS_TOPIC, 0, 9)] == [b"words"]
+    assert log.records(SCORES_TOPIC, 0, 1)[0] == DecidedRecord(
+        SCORES_TOPIC, b"call", b"1", 1, NOW_MS
+    )
+    assert log.row == decided(place=3, first=2).row
+    assert log.goals() == [b"other"], "a call that has closed needs none"
+    assert set(log.closed_calls(9)) == {"a", "b"}
 
 
-async def test_the_calls_that_closed_last_are_told_in_order(tmp_path: Path) -> None:
-    async with opened(tmp_path) as log:
-        await log.append([said("a"), said("b"), said("c")])
-        for place, name in enumerate(("b", "c", "a"), 1):
-            await log.publish(decided(place=place, closed=[name]))
-        assert list(log.closed_calls(9).items()) == [
-            ("b", FIRST + 1),
-            ("c", FIRST + 2),
-            ("a", FIRST + 3),
-        ]
-        assert list(log.closed_calls(2)) == ["c", "a"]
+async def test_the_calls_that_closed_last_are_told_in_order(log: FileLog) -> None:
+    await log.append([said("a"), said("b"), said("c")])
+    for place, name in enumerate(("b", "c", "a"), 1):
+        await log.publish(decided(place=place, closed=[name]))
+    assert list(log.closed_calls(9).items()) == [
+        ("b", FIRST + 1),
+        ("c", FIRST + 2),
+        ("a", FIRST + 3),
+    ]
+    assert list(log.closed_calls(2)) == ["c", "a"]
+    await log.append([said("a")])
+    await log.publish(decided(place=4, opened=["a"]))
+    assert list(log.closed_calls(9)) == ["b", "c"], "the former came again, as another call"
+    assert {each.key for each in opened_events(log)} == {b"a"}
 
 
-async def test_ticks_and_the_events_of_open_calls_are_read_again_in_order(tmp_path: Path) -> None:
-    clock = SetClock()
-    async with opened(tmp_path, clock) as log:
-        for key in ("closed", "open", "closed", "also open", "open"):
-            await log.append([said(key, value=key.encode())])
-            clock.now_ms += 500
-            await log.tick()
-        await log.publish(decided(place=10, closed=["closed"]))
-        found = list(log.read_of_open_calls(FIRST + 1, FIRST + 9))
-        assert [record.offset - FIRST for record in found] == [1, 2, 3, 5, 6, 7, 8]
-        read = [record.read.value if isinstance(record.read, Event) else "tick" for record in found]
-        assert read == ["tick", b"open", "tick", "tick", b"also open", "tick", b"open"]
+async def test_ticks_and_the_events_of_open_calls_are_read_again_in_order(
+    log: FileLog, clock: SetClock
+) -> None:
+    for key in ("closed", "open", "closed", "also open", "open"):
+        await log.append([said(key, value=key.encode())])
+        clock.now_ms += 500
+        await log.tick()
+    await log.publish(decided(place=10, closed=["closed"]))
+    found = list(log.read_of_open_calls(FIRST + 1, FIRST + 9))
+    assert [record.offset - FIRST for record in found] == [1, 2, 3, 5, 6, 7, 8]
+    read = [record.read.value if isinstance(record.read, Event) else "tick" for record in found]
+    assert read == ["tick", b"open", "tick", "tick", b"also open", "tick", b"open"]
 
 
-async def test_an_answer_and_the_end_of_its_question_are_one_transaction(tmp_path: Path) -> None:
-    async with opened(tmp_path) as log:
-        await log.publish(
-            Decided(
-                [score(b"first", topic="judge.requests"), score(b"second", topic="judge.requests")]
-            )
-        )
-        fill(log)
-        with pytest.raises(NotWrittenError):
-            await log.append([said("call", "1", LARGE)], answers=1)
-        assert len(log.records("judge.requests", 0, 9)) == 2
-        make_room(log)
+async def test_an_answer_and_the_end_of_its_question_are_one_transaction(log: FileLog) -> None:
+    await log.publish(
+        Decided([score(b"first", topic="judge.requests"), score(b"second", topic="judge.requests")])
+    )
+    fill(log)
+    with pytest.raises(NotWrittenError):
         await log.append([said("call", "1", LARGE)], answers=1)
-        assert [record.value for record in log.records("judge.requests", 0, 9)] == [b"second"]
-        assert values(log) == [LARGE]
+    assert len(log.records("judge.requests", 0, 9)) == 2
+    make_room(log)
+    await log.append([said("call", "1", LARGE)], answers=1)
+    assert [record.value for record in log.records("judge.requests", 0, 9)] == [b"second"]
+    assert values(log) == [LARGE]
 
 
 async def test_offsets_are_not_used_again_after_all_records_were_deleted(tmp_path: Path) -> None:
@@ -866,8 +875,8 @@ async def test_what_is_forgotten_is_in_the_file_no_more_and_an_open_call_stays_u
         ]
         await log.publish(decided(*about, place=3, closed=["over", "other"]))
         # as every reader does, which leaves it in a free page
-        await log.forget_records(TRANSCRIPTS_TOPIC, 1)
-        assert has(b"zanzibar, and read")
+        await log.forget_records(TRANSCRIPTS_TOPIC, log.next_offset(TRANSCRIPTS_TOPIC))
+        assert (log.records(TRANSCRIPTS_TOPIC), has(b"zanzibar, and read")) == ([], True)
         assert has(b"zanzibar")
         await log.forget(["over", "open", "nobody"])
         assert not has(b"zanzibar")
@@ -903,17 +912,16 @@ async def test_a_reader_that_holds_deleted_pages_is_waited_for(
         assert (tmp_path / f"{FILE_NAME}-wal").stat().st_size == 0
 
 
-async def test_an_event_is_put_back_once_and_names_its_first_place(tmp_path: Path) -> None:
-    async with opened(tmp_path) as log:
-        await log.append([said("call", "1", b"refused"), said("other", "2")])
-        assert await log.put_back([(FIRST, "call"), (FIRST, "call"), (99, "call")]) == [
-            FIRST + 2,
-            None,
-            None,
-        ]
-        again = events(log)[-1]
-        assert (again.key, again.value, again.source) == (b"call", b"refused", InputSource.PIPECAT)
-        assert dict(again.headers)[REPLAY_OF_HEADER] == f"pipecat.events[0]@{FIRST}".encode()
-        assert await log.put_back([(again.place, "call")]) == [None], "a copy of a copy is the same"
-        assert log.event_at(FIRST) == events(log)[0]
-        assert log.event_at(99) is None
+async def test_an_event_is_put_back_once_and_names_its_first_place(log: FileLog) -> None:
+    await log.append([said("call", "1", b"refused"), said("other", "2")])
+    assert await log.put_back([(FIRST, "call"), (FIRST, "call"), (99, "call")]) == [
+        FIRST + 2,
+        None,
+        None,
+    ]
+    again = events(log)[-1]
+    assert (again.key, again.value, again.source) == (b"call", b"refused", InputSource.PIPECAT)
+    assert dict(again.headers)[REPLAY_OF_HEADER] == f"pipecat.events[0]@{FIRST}".encode()
+    assert await log.put_back([(again.place, "call")]) == [None], "a copy of a copy is the same"
+    assert log.event_at(FIRST) == events(log)[0]
+    assert log.event_at(99) is None

@@ -2,7 +2,6 @@
 one call.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,8 +13,8 @@ from consumers.runtime.process import OperatorError
 from schemas.closed_sets import InputSource
 from schemas.log import Event, LogReader, Next, Tick
 from schemas.topics import EVENTS_TOPIC
-from tests.benchmarks.traffic import BrokerRecord
 from tests.support.calls.log_records import PlacedRecords
+from tests.support.fakes.broker_records import BrokerRecord
 from tests.support.fakes.kept_topics import KeptTopics
 
 AUDIT = InputSource.AUDIT
@@ -85,7 +84,7 @@ async def test_a_tick_that_tells_time_alone_is_none_to_begin_with() -> None:
 
 async def test_a_record_that_is_none_of_the_log_ends_reading_with_its_place() -> None:
     log = a_log()
-    log.records[4] = replace(log.records[4], headers=())
+    log.records[4] = log.records[4]._replace(headers=())
     with pytest.raises(OperatorError, match=r"events\[0\]@4 is no record of the log"):
         await between(consumer_of(log), 0, 6)
 
@@ -124,7 +123,7 @@ def test_only_the_first_tick_of_a_term_is_of_note() -> None:
     log.term = 5
     records += [log.tick(2), log.tick(3)]
     log.term = 4
-    records += [log.tick(4), replace(records[0], headers=(("callgauge-tick", b"\xff"),))]
+    records += [log.tick(4), records[0]._replace(headers=(("callgauge-tick", b"\xff"),))]
     assert [terms.begins_with(each) for each in records] == [
         True,
         False,
@@ -140,7 +139,7 @@ async def test_no_more_is_kept_of_a_key_than_the_bounds_allow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(stretches, "MAX_KEPT", 3)
-    records = [replace(sent(offset, offset), topic="t") for offset in range(20)]
+    records = [sent(offset, offset)._replace(topic="t") for offset in range(20)]
     tp = TopicPartition("t", 0)
     found = KeyRecords(KeptTopics(*records), b"call")
     await found.read({tp: (10, 20)})

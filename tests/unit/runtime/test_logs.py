@@ -3,7 +3,6 @@
 import io
 import json
 import logging
-from typing import NamedTuple
 
 import pytest
 import structlog
@@ -16,6 +15,7 @@ from consumers.runtime.logs import (
     is_json,
 )
 from consumers.runtime.settings import LogFormat
+from tests.support.fakes.broker_records import BrokerRecord
 
 
 def test_json_lines_hold_the_event_and_its_facts() -> None:
@@ -90,19 +90,12 @@ def test_what_a_library_repeats_is_left_out_and_counted() -> None:
     assert len(later) == MOST_OF_A_KIND
 
 
-class Record(NamedTuple):
-    key: bytes | None
-    topic: str = "scores"
-    partition: int = 3
-    offset: int = 41
-
-
 @pytest.mark.parametrize(
     ("key", "conversation_id"),
     [(b"c-1", "c-1"), (None, None), (b"", ""), (b"\xff", "\ufffd"), (b"x" * 1_000_000, "x" * 200)],
 )
 def test_a_line_about_a_record_says_which(key: bytes | None, conversation_id: str | None) -> None:
-    assert about_record(Record(key)) == {
+    assert about_record(BrokerRecord(key=key, partition=3, offset=41)) == {
         "conversation_id": conversation_id,
         "topic": "scores",
         "partition": 3,

@@ -41,6 +41,7 @@ from schemas.events.simulator import (
 )
 from schemas.json_schemas import SCHEMA_NAMES, json_schema
 from schemas.wire import MAX_NAME_CHARS, MAX_TEXT_CHARS, MAX_TIME_MS
+from tests.support.known import some
 
 OF_A_TOOL = {"tool_name": "t", "tool_call_id": "1"}
 A, P, E, J = InputSource.AUDIT, InputSource.PIPECAT, InputSource.ELEVENLABS, InputSource.JUDGE
@@ -494,8 +495,7 @@ def read(source: InputSource, event: dict[str, Any]) -> Any:
 def test_what_is_not_understood(
     source: InputSource, event: dict[str, Any], reason: MisreadReason, what: str, remedy: str
 ) -> None:
-    misread = misread_of(read(source, event))
-    assert misread is not None
+    misread = some(misread_of(read(source, event)))
     assert (misread.reason, misread.what.startswith(what), remedy in misread.what_to_do) == (
         reason,
         True,
@@ -555,8 +555,7 @@ def test_a_field_that_no_rule_reads_refuses_nothing(
     without = json.loads(json.dumps(whole))
     (without["data"] if field in without.get("data", {}) else without).pop(field)
     assert found.model_dump(exclude=set(found.model_extra)) == read(source, without).model_dump()
-    misread = misread_of(found)
-    assert misread is not None
+    misread = some(misread_of(found))
     assert (misread.reason, misread.what) == (
         MisreadReason.FIELD_LEFT_OUT,
         f"{field} of another type or form",

@@ -26,6 +26,7 @@ from schemas.goals.goal_set import (
 from schemas.json_schemas import json_schema
 from streamer.goals.files import read_goal_file
 from tests.support.conformance_data import RECORD, conformance
+from tests.support.known import some
 
 ROOT = Path(__file__).parents[3]
 SAYS = {"kind": "says", "speaker": "user", "pattern": "thanks"}
@@ -91,8 +92,7 @@ def test_a_set_says_what_it_holds() -> None:
         ("no-apology", False),
         ("friendly", True),
     ]
-    assert goals.agents == ("desk", "night-desk")
-    assert goals.max_turns == 12
+    assert (goals.agents, goals.max_turns) == (("desk", "night-desk"), 12)
     assert goals.expected_tool_calls[0].expected_parameters[0].value is False
     assert GoalSet.model_validate({**with_check({"kind": "judge"})}).max_turns == DEFAULT_MAX_TURNS
 
@@ -443,8 +443,7 @@ def test_a_sample_loads_with_all_it_says() -> None:
         ("book", {"people": 2, "note": {"something polite"}}, 1),
         ("price", {}, None),
     ]
-    output = goals.expected_tool_calls[0].expected_output
-    assert output is not None
+    output = some(goals.expected_tool_calls[0].expected_output)
     assert output.value == "ok"
 
 
@@ -494,8 +493,7 @@ def test_a_data_file_loads_with_tool_calls_under_any_of_the_keys(key: str) -> No
         ("refund", {"amount": 20.5, "note": {"polite"}}, "all"),
         ("bye", {}, None),
     ]
-    output = goals.expected_tool_calls[1].expected_output
-    assert output is not None
+    output = some(goals.expected_tool_calls[1].expected_output)
     assert output.check == "done"
 
 

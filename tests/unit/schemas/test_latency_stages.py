@@ -231,8 +231,7 @@ def test_a_value_begins_before_it_is_reported(*, ends: bool) -> None:
         (value,) = findings(
             as_observed("service_latency", record) | {"timestamp": AT_MS + 900}
         ).measured
-    assert value.begin_s == AT_S - 0.5
-    assert value.model == "gpt-4.1-mini"
+    assert (value.begin_s, value.model) == (AT_S - 0.5, "gpt-4.1-mini")
 
 
 @pytest.mark.parametrize(

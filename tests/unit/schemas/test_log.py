@@ -2,7 +2,6 @@
 
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import pytest
 
@@ -23,24 +22,16 @@ from schemas.log import (
     placed_in,
     tick_term,
 )
+from tests.support.fakes.broker_records import BrokerRecord
 
 AUDIT, PIPECAT = (InputSource.AUDIT, 0), (InputSource.PIPECAT, 2)
-
-
-class LogRecord(NamedTuple):
-    """A record as a reader has it."""
-
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[tuple[str, bytes]]
 
 
 class Log:
     """One partition of the log, written by hand and read at once."""
 
     def __init__(self) -> None:
-        self.records: list[LogRecord] = []
+        self.records: list[BrokerRecord] = []
         self.reader = LogReader()
 
     def event(
@@ -66,7 +57,9 @@ class Log:
     def _put(
         self, key: bytes | None, value: bytes, headers: Sequence[tuple[str, bytes]]
     ) -> Event | Tick | None:
-        self.records.append(LogRecord(10 * len(self.records), key, value, headers))
+        self.records.append(
+            BrokerRecord(offset=10 * len(self.records), key=key, value=value, headers=headers)
+        )
         return self.reader.read(self.records[-1])
 
     def read_from(self, place: int) -> tuple[LogReader, list[object]]:
@@ -116,7 +109,7 @@ GOOD = Placed(1, Origin(InputSource.AUDIT, 0, 0, 0, 0)).header()[1]
     ],
 )
 def test_a_damaged_origin_is_an_error_that_says_what_was_expected(packed: bytes, seen: str) -> None:
-    record = LogRecord(7, b"call", b"{}", [(PLACED_HEADER, packed)])
+    record = BrokerRecord(offset=7, headers=[(PLACED_HEADER, packed)])
     with pytest.raises(LogError, match=seen):
         placed_in(record.headers)
     with pytest.raises(LogError, match=seen):
@@ -162,12 +155,14 @@ def test_a_tick_with_more_in_it_is_read_by_those_who_do_not_know_that() -> None:
 )
 def test_a_value_that_is_no_tick_is_an_error(value: bytes | None) -> None:
     with pytest.raises(LogError, match="expected a tick"):
-        LogReader().read(LogRecord(0, None, value, [(TICK_HEADER, struct.pack(">BI", 1, 1))]))
+        LogReader().read(
+            BrokerRecord(key=None, value=value, headers=[(TICK_HEADER, struct.pack(">BI", 1, 1))])
+        )
 
 
 def test_a_record_without_a_header_of_ours_is_an_error() -> None:
     with pytest.raises(LogError, match="neither header"):
-        LogReader().read(LogRecord(0, b"call", b"{}", [("ce_id", b"e")]))
+        LogReader().read(BrokerRecord(headers=[("ce_id", b"e")]))
 
 
 def test_an_event_is_as_its_input_had_it() -> None:

@@ -13,7 +13,6 @@ from aiokafka.errors import KafkaTimeoutError
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from prometheus_client import CollectorRegistry
-from structlog.testing import capture_logs
 
 from consumers.engine.admission import MAX_HEADERS, MAX_HEADERS_BYTES
 from consumers.runtime.kafka.connection import KafkaSettings, murmur2_place
@@ -27,6 +26,7 @@ from schemas.closed_sets import InputSource
 from schemas.log import PLACED_HEADER, LogError, Next, Origin, Placed, Tick
 from schemas.quarantine import QuarantineRecord
 from tests.support.brokers.record_bytes import stand_in
+from tests.support.known import Logged
 from tests.unit.sequencer.input_records import NOW_MS, Record, read
 
 PARTITIONS = 3
@@ -304,7 +304,7 @@ def test_a_tick_that_tells_time_alone_says_nothing_of_places_and_of_other_partit
     ],
 )
 async def test_it_is_read_back_to_a_tick_of_the_term_that_has_begun(
-    monkeypatch: pytest.MonkeyPatch, least_term: int, void: int, place: int
+    monkeypatch: pytest.MonkeyPatch, least_term: int, void: int, place: int, logged: Logged
 ) -> None:
     """Void ticks of a sequencer that was replaced may fill the end of each partition."""
     log = [
@@ -337,11 +337,10 @@ async def test_it_is_read_back_to_a_tick_of_the_term_that_has_begun(
 
     monkeypatch.setattr(appending, "onlooker", onlooker)
     monkeypatch.setattr(appending, "records_between", records_between)
-    with capture_logs() as said:
-        found = await read_back(KafkaSettings(topic_prefix="t."), Share(0, 1, 2), 10, least_term)
+    found = await read_back(KafkaSettings(topic_prefix="t."), Share(0, 1, 2), 10, least_term)
     assert found.places == {PLACE: Next(0, place)}
     assert (min(looked_at) == 0) == (least_term == 9)
-    assert [each["event"] for each in said] == (["log_lost_its_end"] if least_term == 9 else [])
+    assert [each["event"] for each in logged] == (["log_lost_its_end"] if least_term == 9 else [])
     monkeypatch.setattr(appending, "MAX_BACK_RECORDS", 20)
     looked_at.clear()
     await read_back(KafkaSettings(topic_prefix="t."), Share(0, 1, 2), 10, 9)

@@ -10,7 +10,6 @@ from aiokafka import TopicPartition
 from aiokafka.consumer.fetcher import OffsetResetStrategy
 from aiokafka.errors import KafkaConnectionError, OffsetOutOfRangeError
 from prometheus_client import CollectorRegistry
-from structlog.testing import capture_logs
 
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
@@ -21,6 +20,7 @@ from consumers.sequencer.settings import SequencerSettings
 from schemas.closed_sets import InputSource
 from schemas.log import Next
 from schemas.topics import TOPIC_BY_SOURCE
+from tests.support.known import Logged
 from tests.unit.sequencer.input_records import NOW_MS, Record
 
 PIPECAT, AUDIT = InputSource.PIPECAT, InputSource.AUDIT
@@ -258,13 +258,12 @@ async def test_a_successor_reads_on_from_the_place_in_the_log(reading: Reading) 
     ],
 )
 async def test_a_log_that_is_another_is_read_from_its_first_record_when_the_old_one_is_appended(
-    reading: Reading, log: Log
+    reading: Reading, log: Log, logged: Logged
 ) -> None:
     reading.cluster.logs[TP] = log
     reader = await reading.start(PIPECAT=(Next(2, 6), Witness.of(NOW_MS + 5, b"call-1", b"{}")))
-    with capture_logs() as said:
-        await polls(reader)
-    assert [each["event"] for each in said] == ["input_not_where_it_was"]
+    await polls(reader)
+    assert [each["event"] for each in logged] == ["input_not_where_it_was"]
     each = reader.inputs[PIPECAT, 0]
     assert reader.recreated == [each]
     assert not each.records
@@ -329,13 +328,14 @@ async def test_answers_that_are_always_late_are_taken(reading: Reading) -> None:
     assert not reader.recreated
 
 
-async def test_records_that_were_deleted_unread_are_counted_and_told(reading: Reading) -> None:
+async def test_records_that_were_deleted_unread_are_counted_and_told(
+    reading: Reading, logged: Logged
+) -> None:
     reading.cluster.logs[TP] = Log(9, records(9, 11))
     reader = await reading.start(PIPECAT=(Next(0, 6), Witness.of(NOW_MS + 5, b"call-1", b"{}")))
-    with capture_logs() as said:
-        await polls(reader)
+    await polls(reader)
     assert reading.lost == 3
-    assert [each["event"] for each in said] == ["input_not_where_it_was"]
+    assert [each["event"] for each in logged] == ["input_not_where_it_was"]
     assert waiting(reader) == [9, 10]
 
 

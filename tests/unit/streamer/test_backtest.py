@@ -4,7 +4,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -39,8 +38,8 @@ from streamer.history.comparison import ComparedPeriod
 from streamer.offline.own_values import OwnMeasures
 from streamer.terminal import Screen
 from streamer.trials.calls import NewestRows
-from tests.benchmarks.traffic import BrokerRecord
 from tests.support.calls.log_records import PlacedRecords
+from tests.support.fakes.broker_records import BrokerRecord
 from tests.support.fakes.engine_feed import T0_MS, Feed, rows_of
 from tests.support.fakes.kept_topics import KeptTopics
 
@@ -163,7 +162,7 @@ def together(*logs: Sequence[BrokerRecord]) -> list[BrokerRecord]:
     next_offset = Counter[str]()
     merged_logs = []
     for each in sorted(chain(*logs), key=lambda record: record.timestamp):
-        merged_logs.append(replace(each, offset=next_offset[each.topic]))
+        merged_logs.append(each._replace(offset=next_offset[each.topic]))
         next_offset[each.topic] += 1
     return merged_logs
 
@@ -343,6 +342,13 @@ class Evaluated:
         return past(*self.rows)
 
 
+def folded(then: Evaluated, **given: Any) -> Rerun:
+    """Its log once more, with the facts of then."""
+    rerun = as_then(then.past, **given)
+    feed_in(rerun, then.log)
+    return rerun
+
+
 def test_the_same_settings_give_the_same_bytes() -> None:
     then = Evaluated(together(log(key="one"), log(key="two", from_ms=300)))
     rerun = as_then(then.past)
@@ -379,13 +385,11 @@ def test_measures_of_ones_own_are_computed_by_the_functions_of_today() -> None:
 
 def test_the_settings_of_today_decide_about_silence() -> None:
     then = Evaluated(log())
-    rerun = as_then(then.past, limits=Limits(dead_air_ms=10_000))
-    feed_in(rerun, then.log)
+    rerun = folded(then, limits=Limits(dead_air_ms=10_000))
     finished(rerun)
     assert ScoreDifference("call", 2, "dead_air", 1, 0) in rerun.comparison.examples
     assert ScoreDifference("call", None, "dead_airs", 1, 0) in rerun.comparison.examples
-    rerun = as_then(then.past, limits=Limits(dead_air_ms=700, delivery_allowance_ms=0))
-    feed_in(rerun, then.log)
+    rerun = folded(then, limits=Limits(dead_air_ms=700, delivery_allowance_ms=0))
     assert ScoreDifference("call", 1, "dead_air", 0, 1) in rerun.comparison.examples
     (change,) = [each for each in rerun.comparison.changes() if each.measure == "dead_airs"]
     assert (change.before, change.after, change.low) == (1, 2, None)
@@ -396,8 +400,7 @@ def test_a_call_ends_as_today_s_settings_say_sooner_or_later() -> None:
     rerun = as_then(then.past, limits=Limits(idle_ms=2_000))
     assert b'"close_reason":"idle"' in b"".join(feed_in(rerun, then.log))
     assert rerun.is_over(T0_MS), "what comes later opens no call"
-    rerun = as_then(then.past, limits=Limits(closing_grace_ms=100_000))
-    feed_in(rerun, then.log)
+    rerun = folded(then, limits=Limits(closing_grace_ms=100_000))
     assert (rerun.open_calls, rerun.is_over(T0_MS)) == (1, False)
     assert f'"known_ms":{T0_MS + 110_000}'.encode() in finished(rerun)[-1], "nothing follows"
     assert (rerun.open_calls, rerun.comparison.calls["equal"]) == (0, 1)
@@ -453,8 +456,7 @@ def test_goals_are_those_of_then_or_without_the_facts_those_of_now() -> None:
     goals = ChosenGoals(OneSet())
     then = Evaluated(log(), goals=goals)
     for given in (ChosenGoals(), goals):
-        rerun = as_then(then.past, goals=given)
-        feed_in(rerun, then.log)
+        rerun = folded(then, goals=given)
         assert rerun.comparison.calls["equal"] == 1
     rerun = anew(then.past.by_id)
     feed_in(rerun, in_log(log()))
@@ -541,12 +543,10 @@ def test_a_call_that_is_in_the_log_twice_is_folded_once() -> None:
 
 def test_a_record_refused_today_is_counted_and_its_call_closes_all_the_same() -> None:
     then = Evaluated(log())
-    rerun = as_then(then.past, limits=Limits(max_record_bytes=110))
-    feed_in(rerun, then.log)
+    rerun = folded(then, limits=Limits(max_record_bytes=110))
     assert rerun.counts["refused_records"] > 0
     assert rerun.comparison.calls["changed"] == 1
-    rerun = as_then(then.past, limits=Limits(max_record_bytes=1))
-    feed_in(rerun, then.log)
+    rerun = folded(then, limits=Limits(max_record_bytes=1))
     assert finished(rerun) == []
     assert (
         rerun.comparison.calls["only_then"],

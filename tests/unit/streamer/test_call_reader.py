@@ -22,8 +22,8 @@ from streamer.recordings.files import SAMPLE
 from streamer.recordings.reader import goals_for, read_recordings
 from streamer.settings.all_settings import Settings
 from streamer.sources.replay import in_time_order, with_control_events
-from tests.benchmarks.traffic import BrokerRecord
 from tests.support.calls.log_records import PlacedRecords
+from tests.support.fakes.broker_records import BrokerRecord
 from tests.support.fakes.kept_topics import KeptTopics
 
 CALL = "sample-call"
@@ -127,8 +127,9 @@ async def test_a_call_is_its_newest_rows_with_its_words(rows: list[Row]) -> None
 async def test_rows_from_before_the_search_are_read_too(rows: list[Row]) -> None:
     # the goals come first
     records = written(rows, first_known_ms=rows[1].known_ms - DAY_MS)  # type: ignore[union-attr]
-    for each in records[: len(records) // 2]:
-        each.timestamp -= DAY_MS
+    half = len(records) // 2
+    earlier = [each._replace(timestamp=each.timestamp - DAY_MS) for each in records[:half]]
+    records = [*earlier, *records[half:]]
     found = await read(KeptTopics(*records), since_ms=records[-1].timestamp)
     assert (found.reported().missing_turns, found.remarks) == ([], [])
     kept = KeptTopics(*records)

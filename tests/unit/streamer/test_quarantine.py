@@ -42,7 +42,7 @@ from streamer.quarantine import (
     to_topics,
 )
 from streamer.terminal import Screen
-from tests.benchmarks.traffic import BrokerRecord
+from tests.support.fakes.broker_records import BrokerRecord
 from tests.support.fakes.kept_topics import KeptTopics
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -29,6 +29,7 @@ from schemas.rows import (
 )
 from tests.support.calls.agent_calls import heard, said, tool_replied, tool_requested
 from tests.support.fakes.engine_feed import T0_MS, Feed, Json, plain
+from tests.support.known import some
 
 JUDGED: Json = {"id": "booked", "details": "The flight is booked.", "check": {"kind": "judge"}}
 SAID: Json = {
@@ -75,27 +76,30 @@ class GoalFeed(Feed):
         self.send("audit", {"type": "call_started", "agent": "desk"}, 0)
         self.at_ms = 0
 
-    def exchange(self, user: str, *, tool: str | None = None, answer: str = "Certainly.") -> None:
+    def exchange(self, user: str, *, tool: str | None = None, answer: str = "Certainly.") -> Self:
         """Ten seconds."""
         at_ms = self.at_ms + 1_000
-        self.user_audio(at_ms, at_ms + 1_000, text=user)
-        self.heard(user, at_ms + 1_100)
+        self.user_audio(at_ms, at_ms + 1_000, text=user).heard(user, at_ms + 1_100)
         if tool is not None:
-            self.tool_call(tool, at_ms + 1_200)
-            self.tool_answer(tool, at_ms + 1_500)
-        self.assistant_audio(at_ms + 2_000, at_ms + 3_000)
-        self.send("audit", {"message_type": "assistant", "value": answer}, at_ms + 2_000)
-        self.send("user_sim", {"type": "assistant_speech", "data": {"text": answer}}, at_ms + 3_000)
+            self.tool_call(tool, at_ms + 1_200).tool_answer(tool, at_ms + 1_500)
+        (
+            self.assistant_audio(at_ms + 2_000, at_ms + 3_000)
+            .send("audit", {"message_type": "assistant", "value": answer}, at_ms + 2_000)
+            .send("user_sim", {"type": "assistant_speech", "data": {"text": answer}}, at_ms + 3_000)
+        )
         self.at_ms += 10_000
+        return self
 
-    def greet(self) -> None:
+    def greet(self) -> Self:
         """Turn 0."""
-        self.assistant_audio(100, 500)
-        self.send("user_sim", {"type": "assistant_speech", "data": {"text": "Hello"}}, 500)
+        return self.assistant_audio(100, 500).send(
+            "user_sim", {"type": "assistant_speech", "data": {"text": "Hello"}}, 500
+        )
 
-    def end(self, now_ms: int = END_MS) -> None:
-        self.send("audit", {"type": "call_ended", "reason": "goodbye"}, self.at_ms)
-        self.advance(now_ms)
+    def end(self, now_ms: int = END_MS) -> Self:
+        return self.send("audit", {"type": "call_ended", "reason": "goodbye"}, self.at_ms).advance(
+            now_ms
+        )
 
     @property
     def requests(self) -> list[JudgeRequest]:
@@ -103,13 +107,13 @@ class GoalFeed(Feed):
 
     def judge(
         self, request: JudgeRequest, *, is_completed: bool | None, at_ms: int | None = None
-    ) -> None:
+    ) -> Self:
         """The judge's answer; None is that it gave up."""
         judged = {"outcome": "judged", "is_completed": is_completed}
         result = (
             judged if is_completed is not None else {"outcome": "unscored", "reason": "unavailable"}
         )
-        self.send(
+        return self.send(
             "judge",
             {
                 "type": "judge_verdict",
@@ -128,9 +132,7 @@ class GoalFeed(Feed):
     @property
     def goals_row(self) -> Goals:
         """What the newest row of the call says of its goals."""
-        found = self.call().goals
-        assert found is not None
-        return found
+        return some(self.call().goals)
 
     def progress(self) -> list[tuple[int, float | str]]:
         """The progress after a turn, whenever it is another than before."""
@@ -172,9 +174,7 @@ def test_the_goal_set_is_recorded_whole_when_the_call_says_who_it_is() -> None:
 
 
 def test_a_turn_is_judged_when_it_was_left() -> None:
-    feed = GoalFeed(goal_set(SAID, USED))
-    feed.greet()
-    feed.exchange("hello")
+    feed = GoalFeed(goal_set(SAID, USED)).greet().exchange("hello")
     assert feed.progress() == []
     feed.exchange("find me a flight", tool="find")
     assert feed.progress() == [(1, 0.5)]
@@ -196,12 +196,10 @@ NEVER_USED: Json = {
 
 def test_what_comes_after_the_last_turn_that_counts_reaches_no_subgoal() -> None:
     """Progress, success and the subgoals say the same; so does the call while it runs."""
-    feed = GoalFeed(goal_set(SAID, USED, max_turns=3))
-    feed.greet()
+    feed = GoalFeed(goal_set(SAID, USED, max_turns=3)).greet()
     for words in ("hello", "well", "so", "now"):
         feed.exchange(words)
-    feed.exchange("find me a flight", tool="find")
-    feed.exchange("thanks")
+    feed.exchange("find me a flight", tool="find").exchange("thanks")
     assert {place for place, _ in feed.subgoals()} == {0}
     feed.end()
     last = feed.goals_row.subgoals
@@ -211,12 +209,10 @@ def test_what_comes_after_the_last_turn_that_counts_reaches_no_subgoal() -> None
 
 
 def test_what_must_not_happen_is_decided_at_the_last_turn_that_counts() -> None:
-    feed = GoalFeed(goal_set(NEVER_USED, max_turns=2))
-    feed.greet()
+    feed = GoalFeed(goal_set(NEVER_USED, max_turns=2)).greet()
     for words in ("hello", "well", "so"):
         feed.exchange(words)
-    feed.exchange("find me a flight", tool="find")
-    feed.end()
+    feed.exchange("find me a flight", tool="find").end()
     assert [(_value(each.result), each.reached_turn) for _, each in feed.subgoals()] == [(1.0, 2)]
     assert [value for _, value in feed.progress()] == [0.0, 1.0]
     assert _value(feed.goals_row.success_final_turn) == 1.0
@@ -224,8 +220,7 @@ def test_what_must_not_happen_is_decided_at_the_last_turn_that_counts() -> None:
 
 def test_a_call_is_not_stuck_once_no_further_turn_counts() -> None:
     def stalls(max_turns: int) -> list[int]:
-        feed = GoalFeed(goal_set(USED, max_turns=max_turns), stall_turns=4)
-        feed.greet()
+        feed = GoalFeed(goal_set(USED, max_turns=max_turns), stall_turns=4).greet()
         for _ in range(7):
             feed.exchange("well")
         return [stall.since_turn for stall in feed.goals_row.stalls]
@@ -234,11 +229,7 @@ def test_a_call_is_not_stuck_once_no_further_turn_counts() -> None:
 
 
 def test_without_a_judge_what_it_would_say_is_unscored_and_the_rest_works() -> None:
-    feed = GoalFeed(goal_set(SAID, JUDGED))
-    feed.greet()
-    feed.exchange("hello")
-    feed.exchange("good")
-    feed.end()
+    feed = GoalFeed(goal_set(SAID, JUDGED)).greet().exchange("hello").exchange("good").end()
     assert feed.requests == []
     assert {value for _, value in feed.progress()} == {"judge_disabled"}
     assert [(place, _value(subgoal.result)) for place, subgoal in feed.subgoals()] == [
@@ -254,9 +245,7 @@ def test_without_a_judge_what_it_would_say_is_unscored_and_the_rest_works() -> N
 
 @pytest.fixture
 def feed() -> GoalFeed:
-    feed = GoalFeed(goal_set(JUDGED), asks_judge=True)
-    feed.greet()
-    return feed
+    return GoalFeed(goal_set(JUDGED), asks_judge=True).greet()
 
 
 def test_the_judge_is_asked_once_for_each_turn_until_it_says_yes(feed: GoalFeed) -> None:
@@ -274,17 +263,18 @@ def test_the_judge_is_asked_once_for_each_turn_until_it_says_yes(feed: GoalFeed)
     assert feed.progress() == [(1, 0.0)]
     feed.exchange("good")
     _, second = feed.requests
-    feed.judge(second, is_completed=True)
-    feed.exchange("bye")
+    feed.judge(second, is_completed=True).exchange("bye")
     assert len(feed.requests) == 2
     assert feed.progress()[-2:] == [(2, 1.0), (3, 1.0)]
 
 
 def test_a_verdict_that_does_not_come_is_not_waited_for() -> None:
-    feed = GoalFeed(goal_set(JUDGED), asks_judge=True, verdict_deadline_ms=30_000)
-    feed.greet()
-    feed.exchange("book it")
-    feed.exchange("is it done?")
+    feed = (
+        GoalFeed(goal_set(JUDGED), asks_judge=True, verdict_deadline_ms=30_000)
+        .greet()
+        .exchange("book it")
+        .exchange("is it done?")
+    )
     (request,) = feed.requests
     feed.advance(request.deadline_ms - T0_MS - 1)
     assert feed.progress() == []
@@ -295,14 +285,14 @@ def test_a_verdict_that_does_not_come_is_not_waited_for() -> None:
 
 
 def test_a_closing_call_waits_for_its_verdicts_and_for_nothing_else(feed: GoalFeed) -> None:
-    feed.exchange("book it")
-    feed.send("audit", {"type": "call_ended", "reason": "goodbye"}, 10_000)
-    feed.advance(20_000)  # the grace is over
+    (
+        feed.exchange("book it")
+        .send("audit", {"type": "call_ended", "reason": "goodbye"}, 10_000)
+        .advance(20_000)  # the grace is over
+    )
     (request,) = feed.requests
     assert feed.call().state == "over"
-    feed.bot_text("Too late.", 25_000)
-    feed.judge(request, is_completed=True, at_ms=30_000)
-    feed.close_all()
+    feed.bot_text("Too late.", 25_000).judge(request, is_completed=True, at_ms=30_000).close_all()
     closed = feed.call()
     assert (closed.state, closed.close_reason, closed.known_ms) == (
         "closed",
@@ -314,11 +304,13 @@ def test_a_closing_call_waits_for_its_verdicts_and_for_nothing_else(feed: GoalFe
 
 
 def test_a_closing_call_waits_no_longer_than_the_deadline() -> None:
-    feed = GoalFeed(goal_set(JUDGED), asks_judge=True, verdict_deadline_ms=30_000)
-    feed.greet()
-    feed.exchange("book it")
-    feed.send("audit", {"type": "call_ended", "reason": "goodbye"}, 10_000)
-    feed.advance(49_999)
+    feed = (
+        GoalFeed(goal_set(JUDGED), asks_judge=True, verdict_deadline_ms=30_000)
+        .greet()
+        .exchange("book it")
+        .send("audit", {"type": "call_ended", "reason": "goodbye"}, 10_000)
+        .advance(49_999)
+    )
     assert feed.call().state == "over"
     feed.advance(50_000)
     assert feed.call().state == "closed"
@@ -326,31 +318,32 @@ def test_a_closing_call_waits_no_longer_than_the_deadline() -> None:
 
 
 def test_a_call_that_waits_for_its_verdicts_says_that_it_is_over(feed: GoalFeed) -> None:
-    feed.exchange("book it")
-    feed.send("audit", {"type": "call_ended", "reason": "goodbye"}, 10_000)
-    feed.advance(19_999)
+    (
+        feed.exchange("book it")
+        .send("audit", {"type": "call_ended", "reason": "goodbye"}, 10_000)
+        .advance(19_999)
+    )
     assert feed.values("state") == ["running"]
     feed.advance(20_000)
     assert (feed.call().state, feed.call().through_turn) == ("over", 0)
     assert feed.goals_row.success_final_turn is None
-    feed.judge(feed.requests[0], is_completed=True, at_ms=30_000)
-    feed.close_all()
+    feed.judge(feed.requests[0], is_completed=True, at_ms=30_000).close_all()
     assert (feed.values("state"), feed.call().through_turn) == (["running", "over", "closed"], 1)
 
 
 def test_a_call_without_open_questions_is_closed_when_it_is_over() -> None:
-    feed = GoalFeed(goal_set(USED), asks_judge=True)
-    feed.greet()
-    feed.exchange("book it")
-    feed.send("audit", {"type": "call_ended", "reason": "goodbye"}, 10_000)
-    feed.advance(20_000)
+    feed = (
+        GoalFeed(goal_set(USED), asks_judge=True)
+        .greet()
+        .exchange("book it")
+        .send("audit", {"type": "call_ended", "reason": "goodbye"}, 10_000)
+        .advance(20_000)
+    )
     assert feed.values("state") == ["running", "closed"]
 
 
 def test_a_turn_whose_words_come_late_is_judged_again(feed: GoalFeed) -> None:
-    feed.exchange("book it")
-    feed.exchange("is it done?")
-    feed.judge(feed.requests[0], is_completed=True)
+    feed.exchange("book it").exchange("is it done?").judge(feed.requests[0], is_completed=True)
     assert feed.progress() == [(1, 1.0)]
     feed.heard("and a seat", 2_150)  # between the caller's words and the answer of turn 1
     feed.exchange("good")
@@ -364,22 +357,21 @@ def test_a_turn_whose_words_come_late_is_judged_again(feed: GoalFeed) -> None:
 
 
 def test_a_judge_is_asked_when_the_words_have_been_the_same_for_a_while() -> None:
-    feed = GoalFeed(goal_set(JUDGED), asks_judge=True, steady_words_ms=1_000)
-    feed.greet()
-    feed.exchange("book it")
+    feed = (
+        GoalFeed(goal_set(JUDGED), asks_judge=True, steady_words_ms=1_000)
+        .greet()
+        .exchange("book it")
+    )
     left_ms = feed.at_ms + 1_000
-    feed.user_audio(left_ms, left_ms + 200)
-    feed.advance(left_ms + 500)
+    feed.user_audio(left_ms, left_ms + 200).advance(left_ms + 500)
     assert feed.requests == []
     # late words of the first turn, without a turn that is left
-    feed.heard("and a window seat", 3_000)
-    feed.advance(left_ms + 1_100)
+    feed.heard("and a window seat", 3_000).advance(left_ms + 1_100)
     assert feed.requests == [], "the words changed when they were looked at again"
     feed.advance(left_ms + 2_200)
     (request,) = feed.requests
     assert "and a window seat" in request.transcript[1].text
-    feed.judge(request, is_completed=False)
-    feed.end()
+    feed.judge(request, is_completed=False).end()
     assert [request.turn for request in feed.requests] == [1, 2], (
         "a call that is over waits for no words"
     )
@@ -397,8 +389,7 @@ def test_words_that_never_rest_hold_a_question_back_for_some_seconds() -> None:
 
 
 def test_nothing_reached_for_turns_is_a_stall_and_said_once() -> None:
-    feed = GoalFeed(goal_set(SAID, USED), stall_turns=2)
-    feed.greet()
+    feed = GoalFeed(goal_set(SAID, USED), stall_turns=2).greet()
     for words in ("hello", "what?", "what?", "what?", "what?"):
         feed.exchange(words)
     (stall,) = feed.goals_row.stalls
@@ -407,10 +398,12 @@ def test_nothing_reached_for_turns_is_a_stall_and_said_once() -> None:
 
 
 def test_so_is_nothing_reached_for_long() -> None:
-    feed = GoalFeed(goal_set(SAID, USED), stall_ms=60_000)
-    feed.greet()
-    feed.exchange("hello")
-    feed.exchange("one moment please")
+    feed = (
+        GoalFeed(goal_set(SAID, USED), stall_ms=60_000)
+        .greet()
+        .exchange("hello")
+        .exchange("one moment please")
+    )
     moved_ms = 11_000  # when turn 1 was left
     feed.advance(moved_ms + 59_999)
     assert not feed.goals_row.stalls
@@ -425,8 +418,7 @@ def test_so_is_nothing_reached_for_long() -> None:
 def test_expected_tool_calls_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measures, "LONG_CALL_MS", 0)
     expected: Sequence[Json] = [{"tool": "find", "turn": 0}, {"tool": "book", "turn": 1}]
-    feed = GoalFeed(goal_set(SAID, expected_tool_calls=expected))
-    feed.greet()
+    feed = GoalFeed(goal_set(SAID, expected_tool_calls=expected)).greet()
     for words in ("hello", "good", "thanks", "bye"):
         feed.exchange(words, tool="find" if words == "hello" else None)
         feed.at_ms += 30_000  # so that each turn has a record of the call
@@ -443,16 +435,18 @@ def test_expected_tool_calls_are_scored(monkeypatch: pytest.MonkeyPatch) -> None
 def uses(feed: GoalFeed, tool: str, parameters: Json, response: object) -> None:
     """A turn in which the agent uses a tool."""
     at_ms = feed.at_ms + 2_150
-    feed.exchange("please")
-    feed.send(
-        "audit",
-        {"message_type": "tool_call", "value": {"tool": tool, "parameters": parameters}},
-        at_ms,
-    )
-    feed.send(
-        "audit",
-        {"message_type": "tool_response", "value": {"tool": tool, "response": response}},
-        at_ms + 100,
+    (
+        feed.exchange("please")
+        .send(
+            "audit",
+            {"message_type": "tool_call", "value": {"tool": tool, "parameters": parameters}},
+            at_ms,
+        )
+        .send(
+            "audit",
+            {"message_type": "tool_response", "value": {"tool": tool, "response": response}},
+            at_ms + 100,
+        )
     )
 
 
@@ -470,8 +464,7 @@ def test_an_expected_tool_call_says_why_it_was_missed_and_when_it_was_made_inste
         {"tool": "pay"},
         {"tool": "pay", "turn": 9},
     ]
-    feed = GoalFeed(goal_set(SAID, expected_tool_calls=expected))
-    feed.greet()
+    feed = GoalFeed(goal_set(SAID, expected_tool_calls=expected)).greet()
     uses(feed, "find", {"code": "X"}, "found")
     uses(feed, "book", {"seat": "12B" * 100, "phone": 4155550123}, {"ok": False})
     feed.end()
@@ -510,13 +503,11 @@ def test_an_argument_that_a_judge_found_wrong_is_told_with_its_condition() -> No
             "expected_parameters": [{"name": "seat", "check": "It is at a window."}],
         }
     ]
-    feed = GoalFeed(goal_set(SAID, expected_tool_calls=expected), asks_judge=True)
-    feed.greet()
+    feed = GoalFeed(goal_set(SAID, expected_tool_calls=expected), asks_judge=True).greet()
     uses(feed, "book", {"seat": "12B"}, "done")
     feed.exchange("thanks")
     (request,) = feed.requests
-    feed.judge(request, is_completed=False)
-    feed.end()
+    feed.judge(request, is_completed=False).end()
     (found,) = feed.goals_row.expected_tools
     assert (found.missed, found.differences) == (
         ("arguments",),
@@ -525,10 +516,7 @@ def test_an_argument_that_a_judge_found_wrong_is_told_with_its_condition() -> No
 
 
 def test_a_goal_set_without_expected_tool_calls_has_no_list_of_them() -> None:
-    feed = GoalFeed(goal_set(SAID))
-    feed.greet()
-    feed.exchange("hello")
-    feed.end()
+    feed = GoalFeed(goal_set(SAID)).greet().exchange("hello").end()
     assert (feed.goals_row.expected_tools, feed.goals_row.tool_correctness) == ((), None)
 
 
@@ -541,36 +529,35 @@ def test_a_question_about_a_value_is_put_also_beyond_the_bound_of_redaction() ->
 
 
 def test_a_judge_that_gives_up_leaves_the_turn_unscored(feed: GoalFeed) -> None:
-    feed.exchange("book it")
-    feed.exchange("is it done?")
-    feed.judge(feed.requests[0], is_completed=None)
+    feed.exchange("book it").exchange("is it done?").judge(feed.requests[0], is_completed=None)
     assert feed.progress() == [(1, "unavailable")]
 
 
 def test_a_verdict_for_a_call_that_nobody_knows_opens_none(feed: GoalFeed) -> None:
-    feed.exchange("book it")
-    feed.exchange("is it done?")
-    feed.send(
-        "judge",
-        {
-            "type": "judge_verdict",
-            "request_id": "x",
-            "conversation_id": "other",
-            "kind": "subgoal",
-            "turn": 1,
-            "input_hash": "x",
-            "prompt_version": "x",
-            "result": {"outcome": "judged", "is_completed": True},
-        },
-        0,
-        key="other",
+    (
+        feed.exchange("book it")
+        .exchange("is it done?")
+        .send(
+            "judge",
+            {
+                "type": "judge_verdict",
+                "request_id": "x",
+                "conversation_id": "other",
+                "kind": "subgoal",
+                "turn": 1,
+                "input_hash": "x",
+                "prompt_version": "x",
+                "result": {"outcome": "judged", "is_completed": True},
+            },
+            0,
+            key="other",
+        )
     )
     assert feed.evaluator.open_calls == ("call",)
 
 
 def test_a_call_that_is_stuck_is_judged_before_others() -> None:
-    feed = GoalFeed(goal_set(SAID, JUDGED), asks_judge=True, stall_turns=2)
-    feed.greet()
+    feed = GoalFeed(goal_set(SAID, JUDGED), asks_judge=True, stall_turns=2).greet()
     for words in ("hello", "what?", "what?", "what?", "hello?"):
         feed.exchange(words)
         if feed.requests:
@@ -579,11 +566,9 @@ def test_a_call_that_is_stuck_is_judged_before_others() -> None:
 
 
 def test_what_nobody_judges_is_no_stall() -> None:
-    feed = GoalFeed(goal_set(JUDGED), stall_turns=1, stall_ms=1_000)
-    feed.greet()
+    feed = GoalFeed(goal_set(JUDGED), stall_turns=1, stall_ms=1_000).greet()
     for words in ("hello", "what?", "what?"):
-        feed.exchange(words)
-        feed.advance(feed.at_ms)
+        feed.exchange(words).advance(feed.at_ms)
     assert feed.goals_row.stalls == ()
 
 
@@ -594,19 +579,16 @@ class PhoneFeed(GoalFeed):
 
     def said(self, user: str, answer: str, *, logs: bool = True, tool: str | None = None) -> None:
         at_ms = self.at_ms + 1_000
-        self.speech("user_turn_started", at_ms)
-        self.speech("user_turn_stopped", at_ms + 1_000)
+        self.speech("user_turn_started", at_ms).speech("user_turn_stopped", at_ms + 1_000)
         if logs:
             self.heard(user, at_ms + 1_000)
         else:
             self.send("pipecat", {"type": "user_message", "data": {"content": user}}, at_ms + 1_003)
         if tool is not None:
-            self.tool_call(tool, at_ms + 1_100)
-            self.tool_answer(tool, at_ms + 1_400)
+            self.tool_call(tool, at_ms + 1_100).tool_answer(tool, at_ms + 1_400)
         if logs:
             self.send("audit", {"message_type": "assistant", "value": answer}, at_ms + 1_500)
-        self.speech("bot_speech_started", at_ms + 2_000)
-        self.speech("bot_speech_stopped", at_ms + 3_000)
+        self.speech("bot_speech_started", at_ms + 2_000).speech("bot_speech_stopped", at_ms + 3_000)
         if not logs:
             self.send(
                 "pipecat", {"type": "assistant_message", "data": {"content": answer}}, at_ms + 3_005
@@ -659,10 +641,12 @@ CARD = "4111 1111 1111 1111"
 
 
 def asked(options: Json, **rules: Any) -> JudgeRequest:
-    feed = GoalFeed(goal_set(JUDGED, **options), asks_judge=True, **rules)
-    feed.greet()
-    feed.exchange("hello")
-    feed.exchange("good")
+    feed = (
+        GoalFeed(goal_set(JUDGED, **options), asks_judge=True, **rules)
+        .greet()
+        .exchange("hello")
+        .exchange("good")
+    )
     return feed.requests[0]
 
 
@@ -674,9 +658,7 @@ def judged(feed: GoalFeed, *trials: Json) -> None:
 
 def two_turns(feed: GoalFeed) -> None:
     """The first turn is over, so it is judged."""
-    feed.greet()
-    feed.exchange("hello")
-    feed.exchange("good")
+    feed.greet().exchange("hello").exchange("good")
 
 
 def answer(feed: GoalFeed, request: JudgeRequest, *trials: Json) -> None:
@@ -802,8 +784,7 @@ def feed_with(check: Json) -> Feed:
     feed.evaluator = PartitionEvaluator(
         Limits(), "test", ChosenGoals(AlwaysSet(goals), GoalRules())
     )
-    feed.send("audit", {"type": "call_started", "agent": "desk"}, 0)
-    return feed
+    return feed.send("audit", {"type": "call_started", "agent": "desk"}, 0)
 
 
 def of_pipecat(check: Json, **answer: Any) -> Feed:
@@ -821,15 +802,11 @@ def of_pipecat(check: Json, **answer: Any) -> Feed:
             event = {"kind": "function_call_completed", **named, **ended, **answer}
             feed.send("pipecat", {"type": "function_call_event", "data": event}, 2_900)
         feed.spoke("bot", at_ms + 3_000, at_ms + 4_000)
-    feed.send("pipecat", ENDED, 13_000)
-    feed.advance(60_000)
-    return feed
+    return feed.send("pipecat", ENDED, 13_000).advance(60_000)
 
 
 def goals_of(feed: Feed) -> Goals:
-    found = feed.call().goals
-    assert found is not None
-    return found
+    return some(feed.call().goals)
 
 
 def first_subgoal(feed: Feed) -> float | str:
@@ -872,8 +849,7 @@ def test_a_goal_on_what_is_withheld_is_unknown_and_any_other_is_known(
     success = goals_of(feed).success_final_turn
     assert success is not None
     assert plain(success) == value
-    progress = feed.turn(1).progress
-    assert progress is not None
+    progress = some(feed.turn(1).progress)
     assert plain(progress.result) == (WITHHELD if value == WITHHELD else (1 + float(value)) / 2)
 
 
@@ -894,10 +870,10 @@ def test_a_later_answer_that_is_sent_decides() -> None:
             **times,
             "result": answer,
         }
-        feed.send("pipecat", {"type": "function_call_event", "data": event}, at_ms + 1_900)
-        feed.spoke("bot", at_ms + 2_000, at_ms + 3_000)
-    feed.send("pipecat", ENDED, 15_000)
-    feed.advance(60_000)
+        feed.send("pipecat", {"type": "function_call_event", "data": event}, at_ms + 1_900).spoke(
+            "bot", at_ms + 2_000, at_ms + 3_000
+        )
+    feed.send("pipecat", ENDED, 15_000).advance(60_000)
     assert first_subgoal(feed) == 1.0
     assert goals_of(feed).subgoals[0].reached_turn == 2
 
@@ -922,6 +898,5 @@ def test_tools_of_an_agent_whose_monitor_sends_neither(
         said("Booked.", 3_000, 1),
     ):
         feed.send("user_sim", event, event["timestamp"] - T0_MS)
-    feed.send("audit", ENDED, 6_000)
-    feed.advance(600_000)
+    feed.send("audit", ENDED, 6_000).advance(600_000)
     assert first_subgoal(feed) == value

@@ -21,6 +21,7 @@ from schemas.closed_sets import JudgeKind, PipelineType
 from schemas.judging import JudgeRequest, JudgeVerdict, Rated, Votes
 from schemas.rows import CallRow, Rating
 from tests.support.fakes.engine_feed import Feed
+from tests.support.known import instance_of, some
 from tests.unit.engine.goals.test_progress import END_MS, GoalFeed, OneSet, _value, goal_set
 
 RATED = {3: 1.0, 2: 0.5, 1: 0.0}
@@ -89,8 +90,7 @@ def every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_turn_is_rated_when_it_was_left_the_greeting_too() -> None:
     feed = JudgedFeed("conciseness")
-    feed.exchange("book it")
-    feed.exchange("is it done?")
+    feed.exchange("book it").exchange("is it done?")
     assert feed.asked() == [("conciseness", 0), ("conciseness", 1)]
     feed.rate(feed.requests[1], 2)
     assert of_turn(feed, 1, "conciseness") == [None]
@@ -114,13 +114,14 @@ def test_faithfulness_is_asked_with_what_the_agent_was_told() -> None:
         "instructions": "Never refund. Ask jane@example.com.",
         "current_date_time": "2026-11-21 10:00",
     }
-    feed.send("audit", {"type": "call_started", "role": "clerk", "tools": tools, **told}, 0)
-    feed.exchange("refund me")
-    feed.exchange("thanks")
+    (
+        feed.send("audit", {"type": "call_started", "role": "clerk", "tools": tools, **told}, 0)
+        .exchange("refund me")
+        .exchange("thanks")
+    )
     briefs = {request.kind: request.agent_brief for request in feed.requests}
     assert briefs[JudgeKind.CONCISENESS] is None
-    brief = briefs[JudgeKind.FAITHFULNESS]
-    assert brief is not None
+    brief = some(briefs[JudgeKind.FAITHFULNESS])
     assert (brief.role, brief.current_date_time) == ("clerk", "2026-11-21 10:00")
     assert brief.tools == '[{"name":"refund","parameters":{"type":"object"}}]'
     assert brief.instructions is not None
@@ -135,8 +136,9 @@ def test_other_instructions_ask_for_faithfulness_again_and_for_nothing_else() ->
     feed.rate(
         next(request for request in feed.requests if request.kind is JudgeKind.FAITHFULNESS), 3
     )
-    feed.send("audit", {"type": "call_started", "instructions": "Never refund."}, 0)
-    feed.exchange("thanks")
+    feed.send("audit", {"type": "call_started", "instructions": "Never refund."}, 0).exchange(
+        "thanks"
+    )
     kinds = [request.kind for request in feed.requests[feed.requests.index(before) + 1 :]]
     assert kinds.count(JudgeKind.FAITHFULNESS) == kinds.count(JudgeKind.CONCISENESS) == 1
     hashes = [
@@ -158,18 +160,19 @@ def test_a_dimension_that_cannot_be_judged_is_named_with_its_reason() -> None:
 
 def test_speakability_is_asked_of_the_turn_s_own_words() -> None:
     feed = JudgedFeed("speakability")
-    feed.exchange("book it", answer="**Done**")
-    feed.exchange("thanks")
+    feed.exchange("book it", answer="**Done**").exchange("thanks")
     request = feed.requests[-1]
     assert [(item.kind, item.turn) for item in request.transcript] == [("assistant", 1)]
 
 
 def test_in_a_speech_to_speech_call_there_is_none() -> None:
     feed = JudgedFeed("speakability")
-    feed.send("audit", {"type": "call_started", "pipeline_type": "s2s"}, 0)
-    feed.exchange("book it")
-    feed.exchange("thanks")
-    feed.end()
+    (
+        feed.send("audit", {"type": "call_started", "pipeline_type": "s2s"}, 0)
+        .exchange("book it")
+        .exchange("thanks")
+        .end()
+    )
     assert feed.asked() == []
     expected = "not applicable: the agent speaks without a text of its own"
     assert [of_turn(feed, turn, "speakability")[-1] for turn in (0, 1, 2)] == [
@@ -237,8 +240,7 @@ def test_a_late_verdict_on_a_turn_that_does_not_exist_any_more_does_no_harm(
         judges.follow(live, NO_CHANGES, 0, out)
 
     def answered() -> None:
-        effect = out.pop(0)
-        assert isinstance(effect, RequestVerdict)
+        effect = instance_of(RequestVerdict, out.pop(0))
         request = effect.request
         verdict = JudgeVerdict(
             timestamp=0,
@@ -271,8 +273,7 @@ def test_the_call_as_a_whole_is_judged_before_it_closes() -> None:
     feed = JudgedFeed("conversation_progression")
     feed.exchange("book it")
     feed.rate(feed.requests[0], 3)
-    feed.send("audit", {"type": "call_ended"}, feed.at_ms)
-    feed.advance(feed.at_ms + 10_000)
+    feed.send("audit", {"type": "call_ended"}, feed.at_ms).advance(feed.at_ms + 10_000)
     assert feed.call().state == "over"
     assert feed.asked()[1:] == [("conversation_progression", 1)]
     feed.rate(feed.requests[1], 2)
@@ -284,8 +285,7 @@ def test_the_call_as_a_whole_is_judged_before_it_closes() -> None:
 
 def test_what_nobody_answers_is_unscored() -> None:
     feed = JudgedFeed("conciseness", verdict_deadline_ms=20_000)
-    feed.exchange("book it")
-    feed.end(END_MS)
+    feed.exchange("book it").end(END_MS)
     assert [of_turn(feed, turn, "conciseness")[-1] for turn in (0, 1)] == [
         (0, "deadline"),
         (1, "deadline"),
@@ -295,8 +295,7 @@ def test_what_nobody_answers_is_unscored() -> None:
 
 def test_without_a_judge_everything_is_unscored_and_nothing_is_asked() -> None:
     feed = JudgedFeed("conciseness", "faithfulness", asks_judge=False)
-    feed.exchange("book it")
-    feed.end()
+    feed.exchange("book it").end()
     assert feed.asked() == []
     assert [of_turn(feed, turn, "conciseness")[-1] for turn in (0, 1)] == [
         (0, "judge_disabled"),
@@ -307,20 +306,21 @@ def test_without_a_judge_everything_is_unscored_and_nothing_is_asked() -> None:
 
 def test_a_turn_without_an_answer_is_not_rated() -> None:
     feed = JudgedFeed("conciseness")
-    feed.user_audio(1_000, 2_000, text="book it")
-    feed.heard("book it", 2_100)
-    feed.end()
+    feed.user_audio(1_000, 2_000, text="book it").heard("book it", 2_100).end()
     assert of_turn(feed, 1, "conciseness") == [(1, "not applicable: the assistant said nothing")]
     assert "conciseness" not in feed.news(1)
 
 
-def test_key_entities_are_asked_with_what_the_caller_meant_and_what_the_agent_wrote_down() -> None:
+def with_entities(meant: str, understood: str) -> JudgedFeed:
+    """A turn in which the caller names something, and the turn after it."""
     feed = JudgedFeed("transcription_accuracy_key_entities")
-    feed.user_audio(1_000, 2_000, text="Flight SK 123 for jane@example.com")
-    feed.heard("Flight SK 124", 2_100)
-    feed.assistant_audio(3_000, 4_000)
+    feed.user_audio(1_000, 2_000, text=meant).heard(understood, 2_100).assistant_audio(3_000, 4_000)
     feed.at_ms = 10_000
-    feed.exchange("thanks")
+    return feed.exchange("thanks")
+
+
+def test_key_entities_are_asked_with_what_the_caller_meant_and_what_the_agent_wrote_down() -> None:
+    feed = with_entities("Flight SK 123 for jane@example.com", "Flight SK 124")
     request = feed.requests[0]
     assert (request.turn, [item.kind for item in request.transcript]) == (1, ["user", "heard"])
     meant, heard = (item.text for item in request.transcript)
@@ -334,15 +334,9 @@ def test_key_entities_are_asked_with_what_the_caller_meant_and_what_the_agent_wr
 
 
 def test_a_late_transcript_asks_for_its_key_entities_again() -> None:
-    feed = JudgedFeed("transcription_accuracy_key_entities")
-    feed.user_audio(1_000, 2_000, text="Flight SK 123")
-    feed.heard("Flight SK", 2_100)
-    feed.assistant_audio(3_000, 4_000)
-    feed.at_ms = 10_000
-    feed.exchange("thanks")
+    feed = with_entities("Flight SK 123", "Flight SK")
     first = feed.requests[0]
-    feed.heard("123", 2_200)
-    feed.exchange("bye")
+    feed.heard("123", 2_200).exchange("bye")
     again = [request for request in feed.requests if request.turn == 1 and request is not first]
     assert [request.transcript[-1].text for request in again] == ["Flight SK 123"]
     feed.rate(first, 1)  # on words that are not the turn's any more
@@ -354,12 +348,13 @@ def test_the_caller_s_fidelity_is_asked_once_and_with_its_instruction() -> None:
     told = goal_set({"id": "s", "details": "d", "check": {"kind": "tool_called", "tool": "book"}})
     told = told.model_copy(update={"user_instruction": "Book SK 123."})
     feed = JudgedFeed("user_behavioral_fidelity", goals=OneSet(told))
-    feed.send("audit", {"type": "call_started", "agent": "desk"}, 0)
-    feed.exchange("book it")
-    feed.exchange("thanks")
+    (
+        feed.send("audit", {"type": "call_started", "agent": "desk"}, 0)
+        .exchange("book it")
+        .exchange("thanks")
+    )
     assert feed.asked() == []
-    feed.send("audit", {"type": "call_ended"}, feed.at_ms)
-    feed.advance(feed.at_ms + 10_000)
+    feed.send("audit", {"type": "call_ended"}, feed.at_ms).advance(feed.at_ms + 10_000)
     (request,) = feed.requests
     assert (request.turn, request.user_instruction) == (2, "Book SK 123.")
     assert [item.text for item in request.transcript if item.kind == "user"] == [
@@ -373,8 +368,7 @@ def test_the_caller_s_fidelity_is_asked_once_and_with_its_instruction() -> None:
 
 def test_without_an_instruction_the_caller_s_fidelity_does_not_apply() -> None:
     feed = JudgedFeed("user_behavioral_fidelity")
-    feed.exchange("book it")
-    feed.end()
+    feed.exchange("book it").end()
     assert feed.asked() == []
     expected = "not applicable: no goal set says what the caller was told to do"
     assert of_call(feed, "user_behavioral_fidelity") == [(1, expected)]

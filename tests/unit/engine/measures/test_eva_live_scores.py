@@ -55,23 +55,18 @@ def every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def ended(feed: Feed, at_ms: int = 60_000, *, event: dict[str, Any] = ENDED) -> Feed:
     """The call is over."""
-    feed.send("judge", event, at_ms)
-    feed.advance(at_ms + 10_000)
+    feed.send("judge", event, at_ms).advance(at_ms + 10_000)
     assert feed.evaluator.open_calls == ()
     return feed
 
 
 def greeted() -> Feed:
-    feed = Feed(LIMITS)
-    feed.assistant_audio(0, 900)
-    return feed
+    return Feed(LIMITS).assistant_audio(0, 900)
 
 
 def phoned() -> Feed:
     """A call that only the bot hears, of which it has spoken the greeting."""
-    feed = Feed(LIMITS)
-    feed.spoke("bot", 0, 900)
-    return feed
+    return Feed(LIMITS).spoke("bot", 0, 900)
 
 
 def spoken(feed: Feed, start_ms: int, end_ms: int) -> None:
@@ -88,8 +83,7 @@ def feed() -> Feed:
 
 @pytest.mark.usefixtures("every_turn")
 def test_a_turn_is_scored_when_it_was_left(feed: Feed) -> None:
-    feed.user_audio(2_000, 3_000)
-    feed.assistant_audio(5_750)
+    feed.user_audio(2_000, 3_000).assistant_audio(5_750)
     assert timings(feed, 1) == metrics(feed, "eva_response_speed") == []
     feed.user_audio(9_000, 10_000)
     found = timing(feed, 1)
@@ -108,14 +102,10 @@ def test_a_turn_is_scored_when_it_was_left(feed: Feed) -> None:
 
 @pytest.mark.usefixtures("every_turn")
 def test_a_tool_that_is_noticed_late_changes_the_curve(feed: Feed) -> None:
-    feed.user_audio(2_000, 3_000)
-    feed.assistant_audio(7_000, 8_000)
-    feed.user_audio(9_000, 10_000)
+    feed.user_audio(2_000, 3_000).assistant_audio(7_000, 8_000).user_audio(9_000, 10_000)
     assert timings(feed, 1) == [0.0]
     assert metric(feed, "eva_response_speed").sub_metrics == {"no_tool_calls": 4.0}
-    feed.tool_call("book", 4_000)
-    feed.assistant_audio(11_000, 12_000)
-    feed.user_audio(13_000, 14_000)
+    feed.tool_call("book", 4_000).assistant_audio(11_000, 12_000).user_audio(13_000, 14_000)
     assert timings(feed, 1) == [0.0, 0.5]
     assert metric(feed, "eva_response_speed").sub_metrics == {
         "with_tool_calls": 4.0,
@@ -124,21 +114,25 @@ def test_a_tool_that_is_noticed_late_changes_the_curve(feed: Feed) -> None:
 
 
 def test_while_the_user_is_still_heard_nothing_is_known(feed: Feed) -> None:
-    feed.user_audio(2_000)
-    feed.assistant_audio(3_000, 3_400)
-    feed.user_audio(9_000, 10_000)
+    feed.user_audio(2_000).assistant_audio(3_000, 3_400).user_audio(9_000, 10_000)
     assert timings(feed, 1) == ["user_still_speaking"]
     assert "turn_taking" not in feed.news(1)
     feed = greeted()
-    feed.user_audio(2_000)
-    feed.assistant_audio(3_000, 3_400)
-    feed.send(
-        "user_sim",
-        {"event_type": "audio_end", "user": "simulated_user", "audio_timestamp": 1_790_000_004.0},
-        4_000,
+    (
+        feed.user_audio(2_000)
+        .assistant_audio(3_000, 3_400)
+        .send(
+            "user_sim",
+            {
+                "event_type": "audio_end",
+                "user": "simulated_user",
+                "audio_timestamp": 1_790_000_004.0,
+            },
+            4_000,
+        )
+        .assistant_audio(6_750, 8_000)
+        .user_audio(9_000, 10_000)
     )
-    feed.assistant_audio(6_750, 8_000)
-    feed.user_audio(9_000, 10_000)
     found = timing(feed, 1)
     assert (plain(found.result), found.reason, found.overlap_ms, found.interrupt_segments) == (
         0.4,
@@ -150,17 +144,21 @@ def test_while_the_user_is_still_heard_nothing_is_known(feed: Feed) -> None:
 
 
 def test_how_soon_the_assistant_yields_is_known_when_it_falls_silent(feed: Feed) -> None:
-    feed.user_audio(2_000, 3_000)
-    feed.assistant_audio(3_500)
-    feed.user_audio(6_000, 7_000)
-    feed.assistant_audio(7_500)
-    feed.user_audio(9_000, 10_000)
+    (
+        feed.user_audio(2_000, 3_000)
+        .assistant_audio(3_500)
+        .user_audio(6_000, 7_000)
+        .assistant_audio(7_500)
+        .user_audio(9_000, 10_000)
+    )
     assert timings(feed, 2) == ["assistant_still_speaking"]
     late_end = {"event_type": "audio_end", "user": "assistant", "audio_timestamp": 1_790_000_006.5}
     # filed under the turn in which it began last, as EVA does
-    feed.send("user_sim", late_end, 10_500)
-    feed.assistant_audio(11_000, 12_000)
-    feed.user_audio(13_000, 14_000)
+    (
+        feed.send("user_sim", late_end, 10_500)
+        .assistant_audio(11_000, 12_000)
+        .user_audio(13_000, 14_000)
+    )
     assert plain(timing(feed, 2).result) == "assistant_still_speaking"
 
 
@@ -179,10 +177,12 @@ def test_a_turn_that_turns_out_to_be_none_is_taken_back() -> None:
 
 
 def test_a_fallback_is_worth_nothing(feed: Feed) -> None:
-    feed.user_audio(2_000, 3_000)
-    feed.send("audit", {"message_type": "turn_fallback", "value": "[fallback]"}, 9_000)
-    feed.assistant_audio(10_000, 11_000)
-    feed.user_audio(12_000, 13_000)
+    (
+        feed.user_audio(2_000, 3_000)
+        .send("audit", {"message_type": "turn_fallback", "value": "[fallback]"}, 9_000)
+        .assistant_audio(10_000, 11_000)
+        .user_audio(12_000, 13_000)
+    )
     found = timing(feed, 1)
     assert (plain(found.result), found.reason, found.latency_ms) == (0.0, "turn_end_fallback", None)
 
@@ -191,10 +191,8 @@ def test_a_fallback_is_worth_nothing(feed: Feed) -> None:
 def test_tool_answers_are_counted_one_by_one(feed: Feed) -> None:
     feed.user_audio(2_000, 3_000)
     for at_ms, response in ((4_000, "done"), (5_000, {"error_type": "tool_not_found"})):
-        feed.tool_call("book", at_ms)
-        feed.tool_answer("book", at_ms + 100, response)
-    feed.assistant_audio(6_000, 7_000)
-    feed.user_audio(8_000, 9_000)
+        feed.tool_call("book", at_ms).tool_answer("book", at_ms + 100, response)
+    feed.assistant_audio(6_000, 7_000).user_audio(8_000, 9_000)
     validity = metric(feed, "eva_tool_call_validity")
     rates = {name: rate for name, rate in validity.sub_metrics.items() if rate}
     assert (plain(validity.result), rates) == (
@@ -213,8 +211,7 @@ def test_the_bot_s_own_hearing_is_scored_the_same_and_says_so() -> None:
     spoken(feed, 6_500, 8_000)
     found = timing(feed, 1)
     assert (plain(found.result), found.reason, found.anchor) == (0.5, "latency", "vad")
-    feed.spoke("bot", 9_000, 9_500)
-    feed.spoke("user", 12_000, 12_100)
+    feed.spoke("bot", 9_000, 9_500).spoke("user", 12_000, 12_100)
     ended(feed)
     found = timing(feed, 2)
     assert (plain(found.result), found.reason, found.yield_ms) == (0.75, "user_interrupt", 500.0)
@@ -226,11 +223,13 @@ def test_the_bot_s_own_hearing_is_scored_the_same_and_says_so() -> None:
 def test_a_bot_that_is_interrupted_is_scored_by_how_it_yields() -> None:
     feed = phoned()
     spoken(feed, 2_000, 3_000)
-    feed.speech("bot_speech_started", 4_000)
-    feed.speech("user_speech_started", 6_000)
-    feed.speech("bot_speech_stopped", 7_000)
-    feed.speech("user_speech_stopped", 8_000)
-    feed.spoke("bot", 9_000, 10_000)
+    (
+        feed.speech("bot_speech_started", 4_000)
+        .speech("user_speech_started", 6_000)
+        .speech("bot_speech_stopped", 7_000)
+        .speech("user_speech_stopped", 8_000)
+        .spoke("bot", 9_000, 10_000)
+    )
     spoken(feed, 11_000, 12_000)
     feed.speech("bot_speech_started", 13_000)
     found = timing(feed, 2)
@@ -238,11 +237,13 @@ def test_a_bot_that_is_interrupted_is_scored_by_how_it_yields() -> None:
 
 
 def test_a_call_of_texts_alone_is_scored_by_their_times() -> None:
-    feed = Feed(LIMITS)
-    feed.bot_text("Welcome.", 0)
-    feed.heard("My badge is lost.", 3_000)
-    feed.bot_text("Certainly.", 4_000)
-    feed.heard("Thanks.", 7_000)
+    feed = (
+        Feed(LIMITS)
+        .bot_text("Welcome.", 0)
+        .heard("My badge is lost.", 3_000)
+        .bot_text("Certainly.", 4_000)
+        .heard("Thanks.", 7_000)
+    )
     assert (plain(timing(feed, 1).result), timing(feed, 1).anchor) == (1.0, "transcript")
 
 
@@ -289,14 +290,12 @@ def test_a_time_limit_has_two_names(reason: str, score: float) -> None:
 
 
 def test_a_call_of_which_nothing_is_heard_and_nobody_says_why_it_ended() -> None:
-    feed = Feed(LIMITS)
-    feed.send("audit", {"message_type": "llm_call"}, 0)
+    feed = Feed(LIMITS).send("audit", {"message_type": "llm_call"}, 0)
     feed = ended(feed, event={"type": "call_ended"})
     assert metrics(feed, "eva_turn_taking") == ["no_speech_events"]
     assert metrics(feed, "eva_conversation_correctly_finished") == ["end_reason_unknown"]
     assert metrics(feed, "eva_conversation_completed_on_time") == ["end_reason_unknown"]
-    idle = Feed(LIMITS)
-    idle.send("audit", {"message_type": "llm_call"}, 0)
+    idle = Feed(LIMITS).send("audit", {"message_type": "llm_call"}, 0)
     ended(idle, event={"type": "call_ended", "reason": "inactivity_timeout"})
     assert metrics(idle, "eva_conversation_correctly_finished") == ["no_speech_events"]
 
@@ -374,8 +373,7 @@ def test_tool_calls_are_compared_with_the_schemas_of_the_agents_tools() -> None:
 
 def agent_ended(feed: Feed) -> Feed:
     """The call is over, and no record of it comes."""
-    feed.send("judge", ENDED, 60_000)
-    feed.advance(3_600_000)
+    feed.send("judge", ENDED, 60_000).advance(3_600_000)
     assert feed.evaluator.open_calls == ()
     return feed
 
@@ -448,10 +446,12 @@ def test_a_call_whose_times_only_order_says_so_as_its_turns_do() -> None:
 
 
 def test_the_end_is_eva_s_own_and_the_last_turn_is_not_held_against_the_agent(feed: Feed) -> None:
-    feed.user_audio(2_000, 3_000)
-    feed.assistant_audio(4_000, 5_000)
-    feed.user_audio(6_000, 7_000)
-    feed.send("user_sim", GOODBYE, 8_000)
+    (
+        feed.user_audio(2_000, 3_000)
+        .assistant_audio(4_000, 5_000)
+        .user_audio(6_000, 7_000)
+        .send("user_sim", GOODBYE, 8_000)
+    )
     ended(feed)
     assert timings(feed, 1) == [1.0]
     assert timings(feed, 2) == ["the call ended before an answer"]
@@ -465,29 +465,34 @@ def test_something_after_the_goodbye_makes_it_no_valid_end(feed: Feed, kind: str
     """Whatever its type: some are also those of a real agent, whose events say what they say under
     another name.
     """
-    feed.send("user_sim", GOODBYE, 8_000)
-    feed.send("user_sim", {"type": kind, "data": {"duration": 90}}, 8_100)
+    feed.send("user_sim", GOODBYE, 8_000).send(
+        "user_sim", {"type": kind, "data": {"duration": 90}}, 8_100
+    )
     assert metrics(ended(feed), "eva_conversation_valid_end") == [0.0]
 
 
 def test_settled_turns_that_stay_as_they_are_count_as_settled_only(feed: Feed) -> None:
-    feed.user_audio(2_000, 3_000)
-    feed.assistant_audio(4_000, 5_000)
-    feed.user_audio(6_000, 7_000)
-    feed.bot_text("Well.", 20_000)
-    feed.user_audio(20_000, 21_000)
+    (
+        feed.user_audio(2_000, 3_000)
+        .assistant_audio(4_000, 5_000)
+        .user_audio(6_000, 7_000)
+        .bot_text("Well.", 20_000)
+        .user_audio(20_000, 21_000)
+    )
     ended(feed)
     assert feed.counts("callgauge_settled_turns_total") == {(): 2}
     assert feed.counts("callgauge_settled_turns_changed_total") == {}
 
 
 def test_a_settled_turn_that_a_late_event_changes_is_counted_with_its_cause(feed: Feed) -> None:
-    feed.user_audio(2_000, 3_000)
-    feed.assistant_audio(6_000, 7_000)
-    feed.user_audio(8_000, 9_000)
-    feed.bot_text("Well.", 20_000)
-    feed.user_audio(20_000, 21_000)
-    feed.tool_call("book", 4_000)
+    (
+        feed.user_audio(2_000, 3_000)
+        .assistant_audio(6_000, 7_000)
+        .user_audio(8_000, 9_000)
+        .bot_text("Well.", 20_000)
+        .user_audio(20_000, 21_000)
+        .tool_call("book", 4_000)
+    )
     ended(feed)
     assert timings(feed, 1) == [0.3333, 1.0]
     assert feed.counts("callgauge_settled_turns_changed_total") == {("late_event",): 1}

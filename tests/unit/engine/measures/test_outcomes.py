@@ -27,16 +27,12 @@ def outcome(feed: Feed, turn: int) -> str | None:
 
 
 def greeted() -> Feed:
-    feed = Feed(Limits())
-    feed.assistant_audio(0, 1_000)
-    feed.user_audio(2_000, 3_000)
-    return feed
+    return Feed(Limits()).assistant_audio(0, 1_000).user_audio(2_000, 3_000)
 
 
 def test_a_turn_is_answered_when_the_call_has_left_it() -> None:
     feed = greeted()
-    feed.assistant_audio(4_000, 5_000)
-    feed.user_audio(6_000, 7_000)
+    feed.assistant_audio(4_000, 5_000).user_audio(6_000, 7_000)
     assert outcome(feed, 1) == "answered"
     assert outcome(feed, 0) is None, "the greeting answers nobody"
     assert [row.outcome for row in feed.turn_rows(2)] in ([], [None]), "the call is in it"
@@ -44,13 +40,15 @@ def test_a_turn_is_answered_when_the_call_has_left_it() -> None:
 
 def test_an_answer_that_the_caller_speaks_over_is_interrupted() -> None:
     feed = greeted()
-    feed.assistant_audio(4_000, None)
-    feed.user_audio(6_000, None)
-    feed._audio("audio_end", "assistant", 6_500, 0)
-    feed._audio("audio_end", "simulated_user", 8_000, 0)
-    feed.heard("Wait", 8_000)
-    feed.assistant_audio(9_000, 10_000)
-    feed.user_audio(11_000, 12_000)
+    (
+        feed.assistant_audio(4_000, None)
+        .user_audio(6_000, None)
+        ._audio("audio_end", "assistant", 6_500, 0)
+        ._audio("audio_end", "simulated_user", 8_000, 0)
+        .heard("Wait", 8_000)
+        .assistant_audio(9_000, 10_000)
+        .user_audio(11_000, 12_000)
+    )
     assert (outcome(feed, 1), outcome(feed, 2)) == ("interrupted", "answered")
 
 
@@ -61,14 +59,17 @@ def test_one_interruption_is_none_of_the_later_turns() -> None:
     feed = greeted()
     said = partial(feed.send, "user_sim", {"type": "user_speech", "data": {"text": "And then?"}})
     said(3_000)
-    feed.assistant_audio(4_000, None)
-    feed.user_audio(6_000, None)
-    feed._audio("audio_end", "assistant", 6_500, 0)
-    feed._audio("audio_end", "simulated_user", 8_000, 0)
+    (
+        feed.assistant_audio(4_000, None)
+        .user_audio(6_000, None)
+        ._audio("audio_end", "assistant", 6_500, 0)
+        ._audio("audio_end", "simulated_user", 8_000, 0)
+    )
     for begin_ms in (8_000, 12_000, 16_000):
         said(begin_ms)
-        feed.assistant_audio(begin_ms + 1_000, begin_ms + 2_000)
-        feed.user_audio(begin_ms + 3_000, begin_ms + 4_000)
+        feed.assistant_audio(begin_ms + 1_000, begin_ms + 2_000).user_audio(
+            begin_ms + 3_000, begin_ms + 4_000
+        )
     assert [outcome(feed, turn) for turn in (1, 2, 3, 4)] == [
         "interrupted",
         "answered",
@@ -80,12 +81,13 @@ def test_one_interruption_is_none_of_the_later_turns() -> None:
 
 def test_an_interruption_counts_when_the_call_has_left_its_turn() -> None:
     feed = greeted()
-    feed.assistant_audio(4_000, None)
-    feed.user_audio(6_000, None)
-    feed._audio("audio_end", "assistant", 6_500, 0)
+    (
+        feed.assistant_audio(4_000, None)
+        .user_audio(6_000, None)
+        ._audio("audio_end", "assistant", 6_500, 0)
+    )
     assert feed.interruptions() == [(2, "user")]
-    feed._audio("audio_end", "simulated_user", 8_000, 0)
-    feed.assistant_audio(9_000, 10_000)
+    feed._audio("audio_end", "simulated_user", 8_000, 0).assistant_audio(9_000, 10_000)
     assert "interruption.user" not in feed.news(2)
     feed.user_audio(11_000, 12_000)
     assert feed.news(2).count("interruption.user") == 1
@@ -94,36 +96,34 @@ def test_an_interruption_counts_when_the_call_has_left_its_turn() -> None:
 def test_an_interruption_that_is_known_late_changes_the_outcome() -> None:
     feed = Feed(Limits())
     for start_ms in (0, 4_000):
-        feed.spoke("user", start_ms, start_ms + 1_000)
-        feed.speech("bot_speech_started", start_ms + 2_000)
+        feed.spoke("user", start_ms, start_ms + 1_000).speech(
+            "bot_speech_started", start_ms + 2_000
+        )
         if start_ms:
             feed.speech("bot_speech_stopped", start_ms + 3_000)
-    feed.spoke("user", 8_000, 9_000)
-    feed.speech("bot_speech_stopped", 4_500, behind_ms=6_000)
-    feed.advance(OVER_MS)
+    (
+        feed.spoke("user", 8_000, 9_000)
+        .speech("bot_speech_stopped", 4_500, behind_ms=6_000)
+        .advance(OVER_MS)
+    )
     assert feed.values("outcome", 1)[-2:] == ["answered", "interrupted"]
 
 
 def test_a_call_that_ends_before_an_answer_is_abandoned() -> None:
     feed = greeted()
-    feed.send("judge", ENDED, 4_000)
-    feed.advance(OVER_MS)
+    feed.send("judge", ENDED, 4_000).advance(OVER_MS)
     assert outcome(feed, 1) == "abandoned"
 
 
 def test_a_call_that_ends_in_dead_air_is_abandoned() -> None:
     feed = greeted()
-    feed.advance(8_000)
-    feed.send("judge", ENDED, 9_000)
-    feed.advance(OVER_MS)
+    feed.advance(8_000).send("judge", ENDED, 9_000).advance(OVER_MS)
     assert outcome(feed, 1) == "abandoned"
 
 
 def test_an_error_in_a_turn_without_an_answer_makes_it_fail() -> None:
     feed = greeted()
-    feed.send("pipecat", ERROR, 3_200)
-    feed.send("judge", ENDED, 4_000)
-    feed.advance(OVER_MS)
+    feed.send("pipecat", ERROR, 3_200).send("judge", ENDED, 4_000).advance(OVER_MS)
     assert outcome(feed, 1) == "failed"
 
 
@@ -133,16 +133,12 @@ def test_an_error_elsewhere_or_before_an_answer_fails_no_turn(at_ms: int) -> Non
     feed.send("pipecat", ERROR, at_ms)
     if at_ms > 4_000:
         feed.assistant_audio(4_500, 5_000)
-    feed.send("judge", ENDED, 5_000)
-    feed.advance(OVER_MS)
+    feed.send("judge", ENDED, 5_000).advance(OVER_MS)
     assert outcome(feed, 1) == ("answered" if at_ms > 4_000 else "abandoned")
 
 
 def test_an_agent_that_nothing_ever_hears_leaves_the_outcome_open() -> None:
-    feed = Feed(Limits())
-    feed.spoke("user", 1_000, 2_000)
-    feed.send("judge", ENDED, 3_000)
-    feed.advance(OVER_MS)
+    feed = Feed(Limits()).spoke("user", 1_000, 2_000).send("judge", ENDED, 3_000).advance(OVER_MS)
     assert outcome(feed, 1) is None, "perhaps its producer reports no speech of the bot"
 
 
@@ -161,9 +157,7 @@ def with_a_tool(
         acts.append((tool[1], partial(feed.tool_answer, "find", tool[1])))
     for _, act in sorted(acts, key=itemgetter(0)):
         act()
-    feed.user_audio(12_000, 13_000)
-    feed.advance(OVER_MS)
-    return feed
+    return feed.user_audio(12_000, 13_000).advance(OVER_MS)
 
 
 @pytest.mark.parametrize(
@@ -204,8 +198,9 @@ def test_errors_are_published_at_the_first_and_at_the_close() -> None:
     feed = greeted()
     for at_ms in (3_000, 3_100, 3_200):
         feed.send("pipecat", ERROR, at_ms)
-    feed.send("pipecat", {"type": "error", "data": "no object"}, 3_300)
-    feed.send("pipecat", {"type": "error", "data": {"processor": "OpenAITTSService#1"}}, 3_400)
+    feed.send("pipecat", {"type": "error", "data": "no object"}, 3_300).send(
+        "pipecat", {"type": "error", "data": {"processor": "OpenAITTSService#1"}}, 3_400
+    )
     first, second, fourth = errors_of(feed)
     assert (first.number, first.component, first.last_ms) == (1, ServiceKind.LLM, T0_MS + 3_000)
     assert (second.number, fourth.number, fourth.component) == (2, 4, None)

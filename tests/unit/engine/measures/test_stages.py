@@ -4,7 +4,7 @@ out of a call.
 
 import itertools
 import json
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -39,7 +39,7 @@ STT, LLM, TTS = "OneSTTService#0", "OneLLMService#0", "OneTTSService#0"
 class Phone(Feed):
     """A call on a line: the bot says who speaks, and its services how long they took."""
 
-    def exchange(self, at_ms: int, *, spoken: bool = True) -> None:
+    def exchange(self, at_ms: int, *, spoken: bool = True) -> Self:
         """The user speaks for a second; 1.1 s later the bot answers for two."""
         for kind, after_ms in (
             ("user_speech_started", 0),
@@ -49,30 +49,30 @@ class Phone(Feed):
         ):
             self.speech(kind, at_ms + after_ms)
         if spoken:
-            self.speech("bot_speech_started", at_ms + 2100)
-            self.speech("bot_speech_stopped", at_ms + 4100)
+            self.speech("bot_speech_started", at_ms + 2100).speech(
+                "bot_speech_stopped", at_ms + 4100
+            )
+        return self
 
-    def greeting(self) -> None:
-        self.speech("bot_speech_started", 0)
-        self.speech("bot_speech_stopped", 500)
+    def greeting(self) -> Self:
+        return self.speech("bot_speech_started", 0).speech("bot_speech_stopped", 500)
 
     def metric(
         self, processor: str, seconds: float, at_ms: int, kind: str = "TTFBMetricsData"
-    ) -> None:
+    ) -> Self:
         """A service reports its time until `at_ms`."""
-        self.send(
+        return self.send(
             "pipecat", {"type": kind, "processor": processor, "model": "m", "value": seconds}, at_ms
         )
 
-    def observed(self, kind: str, data: Any, at_ms: int) -> None:
-        self.send("pipecat", {"type": kind, "data": data}, at_ms)
+    def observed(self, kind: str, data: Any, at_ms: int) -> Self:
+        return self.send("pipecat", {"type": kind, "data": data}, at_ms)
 
-    def leave(self, at_ms: int) -> None:
+    def leave(self, at_ms: int) -> Self:
         """The user begins another turn: the one before is left, and its known values
         are published.
         """
-        self.speech("user_speech_started", at_ms)
-        self.speech("user_turn_started", at_ms + 200)
+        return self.speech("user_speech_started", at_ms).speech("user_turn_started", at_ms + 200)
 
     def stages(self, turn: int) -> dict[Stage, float]:
         return {each.stage: each.latency_ms for each in self.turn(turn).stages}
@@ -101,18 +101,18 @@ def stages_in(row: TurnRow) -> list[Stage]:
 
 @pytest.fixture
 def phone() -> Phone:
-    phone = Phone()
-    phone.greeting()
-    return phone
+    return Phone().greeting()
 
 
 def test_numbers_belong_to_the_turn_in_whose_time_they_began(phone: Phone) -> None:
     phone.metric(TTS, 0.1, 100)
     for turn, at_ms in enumerate((1000, 6000, 11_000), 1):
-        phone.metric(STT, 0.3 + turn / 100, at_ms + 1300)
-        phone.metric(LLM, 0.4 + turn / 100, at_ms + 1800)
-        phone.metric(TTS, 0.2 + turn / 100, at_ms + 2050)
-        phone.exchange(at_ms)
+        (
+            phone.metric(STT, 0.3 + turn / 100, at_ms + 1300)
+            .metric(LLM, 0.4 + turn / 100, at_ms + 1800)
+            .metric(TTS, 0.2 + turn / 100, at_ms + 2050)
+            .exchange(at_ms)
+        )
     phone.leave(16_000)
     for turn in (1, 2, 3):
         assert phone.stages(turn) == {
@@ -125,9 +125,7 @@ def test_numbers_belong_to_the_turn_in_whose_time_they_began(phone: Phone) -> No
 
 
 def test_stages_are_published_when_the_turn_is_left_and_each_is_counted_once(phone: Phone) -> None:
-    phone.exchange(1000, spoken=False)
-    phone.metric(LLM, 0.4, 2800)
-    phone.spoke("bot", 3100, 5100)
+    phone.exchange(1000, spoken=False).metric(LLM, 0.4, 2800).spoke("bot", 3100, 5100)
     assert phone.turn(1).stages == ()
     phone.leave(6000)
     first = phone.turn(1)
@@ -137,14 +135,15 @@ def test_stages_are_published_when_the_turn_is_left_and_each_is_counted_once(pho
     )
     phone.metric(LLM, 2.0, 5200, "ProcessingMetricsData")  # a number of the turn that is left
     assert phone.turn(1) == first
-    phone.leave(12_000)
-    phone.speech("user_turn_stopped", 13_000)
-    phone.speech("bot_speech_started", 14_000)
-    phone.leave(16_000)
+    (
+        phone.leave(12_000)
+        .speech("user_turn_stopped", 13_000)
+        .speech("bot_speech_started", 14_000)
+        .leave(16_000)
+    )
     second = phone.turn(1)
     assert ("turn" in second.news, stages_in(second)) == (False, [Stage.LLM_LAST_SENTENCE])
-    phone.send("audit", {"type": "call_ended"}, 17_000)
-    phone.advance(60_000)
+    phone.send("audit", {"type": "call_ended"}, 17_000).advance(60_000)
     assert phone.turn(1).stages == second.stages
     assert phone.known(1) == [[Stage.ENDPOINTING, Stage.LLM_FIRST_TOKEN], [Stage.LLM_LAST_SENTENCE]]
 
@@ -152,45 +151,53 @@ def test_stages_are_published_when_the_turn_is_left_and_each_is_counted_once(pho
 def test_a_number_that_comes_after_its_turn_was_left_is_known_at_the_close_at_the_latest(
     phone: Phone,
 ) -> None:
-    phone.exchange(1000)
-    phone.leave(6000)
-    phone.metric(LLM, 0.4, 2800)
-    phone.send("audit", {"type": "call_ended"}, 7000)
-    phone.advance(60_000)
+    (
+        phone.exchange(1000)
+        .leave(6000)
+        .metric(LLM, 0.4, 2800)
+        .send("audit", {"type": "call_ended"}, 7000)
+        .advance(60_000)
+    )
     assert phone.known(1) == [[Stage.ENDPOINTING], [Stage.LLM_FIRST_TOKEN]]
 
 
 def test_where_nobody_says_when_an_answer_ends_stages_are_published_when_the_turn_is_left() -> None:
-    phone = Phone()
-    phone.bot_text("Hello", 100)
-    phone.ruling("user_started_speaking", 1000)
-    phone.ruling("user_stopped_speaking", 2000)
-    phone.metric(LLM, 0.4, 2500)
-    phone.bot_text("Yes.", 2600)
+    phone = (
+        Phone()
+        .bot_text("Hello", 100)
+        .ruling("user_started_speaking", 1000)
+        .ruling("user_stopped_speaking", 2000)
+        .metric(LLM, 0.4, 2500)
+        .bot_text("Yes.", 2600)
+    )
     assert [row.stages for row in phone.turn_rows(1)] in ([], [()])
     phone.ruling("user_started_speaking", 5000)
     assert phone.stages(1) == {Stage.LLM_FIRST_TOKEN: 400}
 
 
 def test_what_a_barge_in_cuts_off_belongs_to_the_answer_that_it_cuts_off(phone: Phone) -> None:
-    phone.exchange(1000, spoken=False)
-    phone.speech("bot_speech_started", 3100)
-    phone.speech("user_speech_started", 4000)
-    phone.speech("user_turn_started", 4010)
-    phone.speech("bot_speech_stopped", 4050)
-    phone.metric(LLM, 2.0, 4300, "ProcessingMetricsData")  # asked for at 2300
-    phone.leave(9000)
-    phone.advance(900_000)
+    (
+        phone.exchange(1000, spoken=False)
+        .speech("bot_speech_started", 3100)
+        .speech("user_speech_started", 4000)
+        .speech("user_turn_started", 4010)
+        .speech("bot_speech_stopped", 4050)
+        .metric(LLM, 2.0, 4300, "ProcessingMetricsData")  # asked for at 2300
+        .leave(9000)
+        .advance(900_000)
+    )
     assert phone.stages(1)[Stage.LLM_LAST_SENTENCE] == 2000
     assert phone.stages(2) == {}
 
 
 def test_numbers_move_when_their_turn_turns_out_to_be_two(phone: Phone) -> None:
-    phone.exchange(1000)
-    phone.metric(LLM, 0.4, 2800)
-    phone.metric(LLM, 0.5, 8800)
-    phone.metric(LLM, 0.9, 9300, "ProcessingMetricsData")
-    phone.leave(15_000)
+    (
+        phone.exchange(1000)
+        .metric(LLM, 0.4, 2800)
+        .metric(LLM, 0.5, 8800)
+        .metric(LLM, 0.9, 9300, "ProcessingMetricsData")
+        .leave(15_000)
+    )
     assert phone.stages(1)[Stage.LLM_LAST_SENTENCE] == 900
     phone.exchange(7000)  # its events come late
     assert phone.stages(1) == {Stage.ENDPOINTING: 400, Stage.LLM_FIRST_TOKEN: 400}
@@ -205,10 +212,7 @@ def test_a_turn_that_is_no_more_takes_its_stages_back(phone: Phone) -> None:
     """The first audio event says that the call is heard through a simulated caller, whose turns are
     others.
     """
-    phone.exchange(1000)
-    phone.metric(LLM, 0.4, 2800)
-    phone.exchange(7000)
-    phone.leave(13_000)
+    phone.exchange(1000).metric(LLM, 0.4, 2800).exchange(7000).leave(13_000)
     assert phone.stages(1) == {Stage.ENDPOINTING: 400, Stage.LLM_FIRST_TOKEN: 400}
     phone.assistant_audio(100, 500)
     for turn in (1, 2):
@@ -220,12 +224,12 @@ def test_of_several_numbers_of_a_turn_the_rule_of_the_stage_picks_one(phone: Pho
     for at_ms, seconds in ((2300, 0.3), (2600, 0.35)):
         phone.metric(STT, seconds, at_ms)
     for at_ms, seconds in ((3000, 0.4), (3600, 0.5)):
-        phone.metric(LLM, seconds, at_ms)
-        phone.metric(LLM, seconds + 0.05, at_ms + 50, "ProcessingMetricsData")
+        phone.metric(LLM, seconds, at_ms).metric(
+            LLM, seconds + 0.05, at_ms + 50, "ProcessingMetricsData"
+        )
     for at_ms in (4000, 4500):
         phone.metric(TTS, at_ms / 10_000, at_ms)
-    phone.exchange(1000)
-    phone.leave(9000)
+    phone.exchange(1000).leave(9000)
     found = phone.stages(1)
     assert found[Stage.STT_TRAILING] == 350, "the last wait was the one before the answer"
     assert found[Stage.LLM_FIRST_TOKEN] == 400
@@ -236,11 +240,13 @@ def test_of_several_numbers_of_a_turn_the_rule_of_the_stage_picks_one(phone: Pho
 def test_the_first_sentence_is_the_first_token_of_its_inference_and_the_wait_for_the_sentence(
     phone: Phone,
 ) -> None:
-    phone.metric(LLM, 0.4, 2800)
-    phone.metric(LLM, 0.3, 3400)
-    phone.metric(TTS, 0.125, 3525, "TextAggregationMetricsData")
-    phone.exchange(1000)
-    phone.leave(9000)
+    (
+        phone.metric(LLM, 0.4, 2800)
+        .metric(LLM, 0.3, 3400)
+        .metric(TTS, 0.125, 3525, "TextAggregationMetricsData")
+        .exchange(1000)
+        .leave(9000)
+    )
     assert phone.stages(1)[Stage.LLM_FIRST_SENTENCE] == 425
     assert phone.stages(1)[Stage.SENTENCE_AGGREGATION] == 125
 
@@ -271,9 +277,7 @@ def test_a_wait_that_is_told_when_its_answer_is_cut_off_is_of_the_moment_that_it
 
 
 def test_sources_that_say_nearly_the_same_agree(phone: Phone) -> None:
-    phone.exchange(1000)
-    phone.observed("user_bot_latency", {"latency_seconds": 1.2}, 3100)
-    phone.leave(9000)
+    phone.exchange(1000).observed("user_bot_latency", {"latency_seconds": 1.2}, 3100).leave(9000)
     found = phone.stage(1, Stage.VOICE_TO_VOICE)
     assert (found.latency_ms, found.source, found.anchor) == (1200, StageSource.PIPECAT, Anchor.VAD)
     assert found.others_ms == {StageSource.SPEECH: 1100}
@@ -288,15 +292,16 @@ def test_sources_that_are_further_apart_disagree(
     phone: Phone, seconds: float, *, is_disputed: bool
 ) -> None:
     """1.1 s were heard; 200 ms and a fifth of the larger number are allowed."""
-    phone.exchange(1000)
-    phone.observed("user_bot_latency", {"latency_seconds": seconds}, 3100)
-    phone.leave(9000)
+    (
+        phone.exchange(1000)
+        .observed("user_bot_latency", {"latency_seconds": seconds}, 3100)
+        .leave(9000)
+    )
     assert phone.stage(1, Stage.VOICE_TO_VOICE).is_disputed is is_disputed
 
 
 def test_a_wait_that_only_we_measured_has_its_own_score_and_is_no_stage(phone: Phone) -> None:
-    phone.exchange(1000)
-    phone.leave(9000)
+    phone.exchange(1000).leave(9000)
     assert phone.stages(1) == {Stage.ENDPOINTING: 400}
     assert phone.latencies()[1] == 1100
 
@@ -304,8 +309,7 @@ def test_a_wait_that_only_we_measured_has_its_own_score_and_is_no_stage(phone: P
 def test_tools_run_for_the_sum_of_their_runs_by_the_audit_log_and_by_pipecat(phone: Phone) -> None:
     phone.exchange(1000, spoken=False)
     for tool, at_ms in (("look", 2500), ("find", 2700)):
-        phone.tool_call(tool, at_ms)
-        phone.tool_answer(tool, at_ms + 150)
+        phone.tool_call(tool, at_ms).tool_answer(tool, at_ms + 150)
         times = {
             "in_progress_at": (T0_MS + at_ms + 5) / 1000,
             "timestamp": (T0_MS + at_ms + 145) / 1000,
@@ -313,8 +317,7 @@ def test_tools_run_for_the_sum_of_their_runs_by_the_audit_log_and_by_pipecat(pho
         for _ in range(2):  # a producer that sends a record twice without an id
             data = {"kind": "function_call_completed", "function_name": tool, **times}
             phone.observed("function_call_event", data, at_ms + 145)
-    phone.spoke("bot", 3100, 4100)
-    phone.leave(9000)
+    phone.spoke("bot", 3100, 4100).leave(9000)
     found = phone.stage(1, Stage.TOOL_RUN)
     assert (found.latency_ms, found.source, found.others_ms) == (
         280,
@@ -327,16 +330,12 @@ def test_tools_run_for_the_sum_of_their_runs_by_the_audit_log_and_by_pipecat(pho
 def test_a_breakdown_s_own_figures_stand_behind_those_of_the_services(phone: Phone) -> None:
     phone.metric(LLM, 0.4, 2800)
     part = {"processor": LLM, "start_time": (T0_MS + 2400) / 1000, "duration_secs": 0.44}
-    phone.observed("latency_breakdown", {"ttfb": [part]}, 3100)
-    phone.exchange(1000)
-    phone.leave(9000)
+    phone.observed("latency_breakdown", {"ttfb": [part]}, 3100).exchange(1000).leave(9000)
     assert phone.stages(1)[Stage.LLM_FIRST_TOKEN] == 400
 
 
 def test_the_model_is_named_where_the_service_names_it(phone: Phone) -> None:
-    phone.metric(LLM, 0.4, 2800)
-    phone.exchange(1000)
-    phone.leave(9000)
+    phone.metric(LLM, 0.4, 2800).exchange(1000).leave(9000)
     assert phone.stage(1, Stage.LLM_FIRST_TOKEN).model == "m"
     assert phone.stage(1, Stage.ENDPOINTING).model is None
 
@@ -345,10 +344,8 @@ def test_zeros_of_the_start_are_no_numbers() -> None:
     phone = Phone()
     for processor in (STT, LLM, TTS):
         phone.metric(processor, 0.0, 10)
-    phone.greeting()
-    phone.exchange(1000)
-    assert phone.stages(0) == {}
-    assert phone.counts("callgauge_stage_values_unmapped_total") == {}
+    phone.greeting().exchange(1000)
+    assert (phone.stages(0), phone.counts("callgauge_stage_values_unmapped_total")) == ({}, {})
 
 
 def test_unknown_names_are_counted_by_source_and_kept_up_to_a_bound(phone: Phone) -> None:
@@ -367,12 +364,9 @@ def test_unknown_names_are_counted_by_source_and_kept_up_to_a_bound(phone: Phone
 
 
 def test_beyond_the_limit_numbers_do_not_count_and_that_is_said_once() -> None:
-    phone = Phone(Limits(max_stage_values_per_call=3))
-    phone.greeting()
-    phone.exchange(1000)
+    phone = Phone(Limits(max_stage_values_per_call=3)).greeting().exchange(1000)
     for number in range(10):
-        phone.metric(LLM, 0.4 + number / 100, 2800 + 10 * number)
-        phone.send(
+        phone.metric(LLM, 0.4 + number / 100, 2800 + 10 * number).send(
             "audit",
             {"message_type": "llm_call", "value": "Yes", "usage": {"completion_tokens": 5}},
             2900 + number,
@@ -380,8 +374,7 @@ def test_beyond_the_limit_numbers_do_not_count_and_that_is_said_once() -> None:
     phone.leave(7000)
     assert phone.counts("callgauge_limits_hit_total") == {("stage_values",): 1}
     assert len(phone.measure._values) + len(phone.measure._used) == 3
-    phone.exchange(7000)
-    phone.leave(13_000)
+    phone.exchange(7000).leave(13_000)
     assert phone.stages(2) == {Stage.ENDPOINTING: 400}, "the call goes on"
 
 
@@ -401,22 +394,19 @@ def test_only_so_many_numbers_of_a_turn_count(phone: Phone) -> None:
 
 
 def test_transcripts_get_seconds_by_name_and_tokens_by_model(phone: Phone) -> None:
-    phone.metric(STT, 0.3, 2300)
-    phone.metric(LLM, 0.4, 2800)
+    phone.metric(STT, 0.3, 2300).metric(LLM, 0.4, 2800)
     tokens = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
     for at_ms in (2900, 3000):
         phone.observed(
             "service_usage",
             {"kind": "llm", "model": "gpt", **tokens, "timestamp": (T0_MS + at_ms) / 1000},
             at_ms,
-        )
-        phone.send(
+        ).send(
             "audit",
             {"message_type": "llm_call", "value": "Yes", "model": "other", "usage": tokens},
             at_ms,
         )
-    phone.exchange(1000)
-    phone.exchange(7000)
+    phone.exchange(1000).exchange(7000)
     live = phone.evaluator._calls["call"].live
     heard = live.heard()
     said = phone.measure.turn_metrics(heard, live.record, 1)
@@ -434,8 +424,7 @@ def test_transcripts_get_seconds_by_name_and_tokens_by_model(phone: Phone) -> No
 def test_an_elevenlabs_record_gives_its_metrics_a_copy_only_where_the_original_is_missing(
     phone: Phone,
 ) -> None:
-    phone.exchange(1000)
-    phone.exchange(7000)
+    phone.exchange(1000).exchange(7000)
     both = {
         "convai_turn_asr_latency": 0.35,
         "convai_asr_trailing_service_latency": 0.3,
@@ -455,29 +444,30 @@ def test_a_successor_counts_no_stage_again(phone: Phone) -> None:
     """Of a turn with two stages written, a third is known after the hand-over: only that one is
     new.
     """
-    phone.metric(LLM, 0.4, 2800)
-    phone.exchange(1000)
-    phone.leave(7000)
+    phone.metric(LLM, 0.4, 2800).exchange(1000).leave(7000)
     assert phone.known(1) == [[Stage.ENDPOINTING, Stage.LLM_FIRST_TOKEN]]
-    phone.hand_over(PartitionEvaluator(Limits(), "test"))
-    phone.metric(TTS, 0.2, 3000)
-    phone.exchange(7000)
-    phone.leave(13_000)
+    (
+        phone.hand_over(PartitionEvaluator(Limits(), "test"))
+        .metric(TTS, 0.2, 3000)
+        .exchange(7000)
+        .leave(13_000)
+    )
     assert stages_in(phone.turn(1)) == [Stage.TTS_FIRST_BYTE]
-    phone.metric(TTS, 0.3, 2950)
-    phone.exchange(13_000)
-    phone.leave(19_000)
+    phone.metric(TTS, 0.3, 2950).exchange(13_000).leave(19_000)
     assert phone.stage(1, Stage.TTS_FIRST_BYTE).latency_ms == 300, "the first one that began"
     assert phone.known(1) == [[Stage.ENDPOINTING, Stage.LLM_FIRST_TOKEN], [Stage.TTS_FIRST_BYTE]]
 
 
 def test_the_call_says_how_often_sources_disagree(phone: Phone) -> None:
     for at_ms, seconds in ((1000, 1.1), (7000, 1.2), (13_000, 2.0)):
-        phone.exchange(at_ms)
-        phone.observed("user_bot_latency", {"latency_seconds": seconds}, at_ms + 2100)
-    phone.exchange(19_000)  # no other source measured it
-    phone.send("audit", {"type": "call_ended"}, 25_000)
-    phone.advance(60_000)
+        phone.exchange(at_ms).observed(
+            "user_bot_latency", {"latency_seconds": seconds}, at_ms + 2100
+        )
+    (
+        phone.exchange(19_000)  # no other source measured it
+        .send("audit", {"type": "call_ended"}, 25_000)
+        .advance(60_000)
+    )
     agreement = phone.call().stages
     assert agreement == {Stage.VOICE_TO_VOICE: Agreement(compared=3, disputed=1)}
 
@@ -486,14 +476,15 @@ def closed_with(latencies_ms: list[float]) -> Phone:
     """Two answered turns with waits of 1.1 s and one without an answer, and the run's values at the
     end.
     """
-    phone = Phone()
-    phone.greeting()
-    phone.exchange(1000)
-    phone.exchange(7000)
-    phone.exchange(13_000, spoken=False)
-    phone.send("audit", {"type": "call_ended", "response_latencies_ms": latencies_ms}, 25_000)
-    phone.advance(60_000)
-    return phone
+    return (
+        Phone()
+        .greeting()
+        .exchange(1000)
+        .exchange(7000)
+        .exchange(13_000, spoken=False)
+        .send("audit", {"type": "call_ended", "response_latencies_ms": latencies_ms}, 25_000)
+        .advance(60_000)
+    )
 
 
 def test_the_run_s_own_latencies_stand_beside_those_from_the_times_of_speech() -> None:
@@ -530,12 +521,9 @@ def test_latencies_of_the_run_that_cannot_be_filed_under_turns_are_counted(
 
 def test_events_about_stages_are_no_part_of_eva_s_history() -> None:
     def context(*, with_metrics: bool) -> Any:
-        phone = Phone()
-        phone.assistant_audio(100, 500)
-        phone.user_audio(1000, 2000)
+        phone = Phone().assistant_audio(100, 500).user_audio(1000, 2000)
         if with_metrics:
-            phone.metric(LLM, 0.4, 2800)
-            phone.observed("latency_breakdown", {"total_secs": 1}, 2900)
+            phone.metric(LLM, 0.4, 2800).observed("latency_breakdown", {"total_secs": 1}, 2900)
         phone.assistant_audio(3000, 4000)
         if with_metrics:
             phone.metric(TTS, 0.4, 9000)
@@ -775,8 +763,7 @@ def test_a_turn_lasts_until_the_next_one_and_the_first_from_ever() -> None:
     windows = TurnWindows()
     assert windows.turn_at(0.0) is None
     windows.update(starting(t1=10.0, t2=20.0), {1, 2})
-    assert windows.window(1) == (EVER[0], 20.0)
-    assert windows.window(2) == (20.0, EVER[1])
+    assert (windows.window(1), windows.window(2)) == ((EVER[0], 20.0), (20.0, EVER[1]))
     assert [windows.turn_at(at_s) for at_s in (-5.0, 10.0, 19.9, 20.0, 99.0)] == [1, 1, 1, 2, 2]
     from_s, until_s = windows.window(7)
     assert from_s == until_s, "a turn without sound has no time"
@@ -813,9 +800,7 @@ CONTRADICTED = "callgauge_stage_values_contradicted_total"
 
 def closed(phone: Phone, at_ms: int = 60_000) -> Phone:
     """The call after its end."""
-    phone.send("audit", {"type": "call_ended"}, at_ms)
-    phone.advance(at_ms + 100_000)
-    return phone
+    return phone.send("audit", {"type": "call_ended"}, at_ms).advance(at_ms + 100_000)
 
 
 def told(phone: Phone, kind: str, seconds: float, at_ms: int) -> None:
@@ -902,9 +887,7 @@ def test_no_stage_of_minutes_is_published_on_any_turn(
     "form", [form for form, stage in FORMS.items() if stage not in (Stage.VOICE_TO_VOICE,)]
 )
 def test_a_stage_that_fits_into_its_wait_stays(form: str) -> None:
-    phone = Phone()
-    phone.greeting()
-    phone.exchange(1000)
+    phone = Phone().greeting().exchange(1000)
     told(phone, form, 0.3, 3050)
     closed(phone)
     assert phone.stages(1)[FORMS[form]] == 300
@@ -933,13 +916,15 @@ def test_what_is_no_part_of_the_wait_may_be_longer(phone: Phone) -> None:
     told(phone, "step", 3.0, 5500)
     told(phone, "wait", 1.6, 3100)
     times = {"in_progress_at": (T0_MS + 2500) / 1000, "timestamp": (T0_MS + 32_500) / 1000}
-    phone.observed(
-        "function_call_event",
-        {"kind": "function_call_completed", "function_name": "f", **times},
-        32_500,
+    (
+        phone.observed(
+            "function_call_event",
+            {"kind": "function_call_completed", "function_name": "f", **times},
+            32_500,
+        )
+        .spoke("bot", 3100, 6100)
+        .exchange(8000)
     )
-    phone.spoke("bot", 3100, 6100)
-    phone.exchange(8000)
     closed(phone)
     assert phone.stages(1) == {
         Stage.ENDPOINTING: 1600,
@@ -958,11 +943,13 @@ def test_a_model_that_answers_behind_a_bridging_sound_keeps_its_time(phone: Phon
 
 
 def test_where_the_wait_begins_with_a_ruling_hearing_may_begin_before_it() -> None:
-    phone = Phone()
-    phone.greeting()
-    phone.speech("user_turn_started", 1000)
-    phone.speech("user_turn_stopped", 3000)
-    phone.spoke("bot", 3400, 5000)
+    phone = (
+        Phone()
+        .greeting()
+        .speech("user_turn_started", 1000)
+        .speech("user_turn_stopped", 3000)
+        .spoke("bot", 3400, 5000)
+    )
     told(phone, f"{STT} ttfb", 0.9, 2990)
     told(phone, f"{LLM} ttfb", 0.9, 3300)
     closed(phone)
@@ -971,9 +958,11 @@ def test_where_the_wait_begins_with_a_ruling_hearing_may_begin_before_it() -> No
 
 
 def test_an_answer_that_began_before_the_user_had_ended_bounds_no_stage(phone: Phone) -> None:
-    phone.speech("user_speech_started", 1000)
-    phone.speech("bot_speech_started", 2500)
-    phone.speech("user_speech_stopped", 3000)
+    (
+        phone.speech("user_speech_started", 1000)
+        .speech("bot_speech_started", 2500)
+        .speech("user_speech_stopped", 3000)
+    )
     told(phone, f"{LLM} ttfb", 0.6, 2400)
     closed(phone)
     assert phone.stages(1)[Stage.LLM_FIRST_TOKEN] == 600
@@ -982,13 +971,14 @@ def test_an_answer_that_began_before_the_user_had_ended_bounds_no_stage(phone: P
 def test_sounds_that_come_later_take_a_value_back(phone: Phone) -> None:
     phone.spoke("user", 1000, 2000)
     told(phone, f"{LLM} ttfb", 2.0, 4400)
-    phone.spoke("bot", 4500, 5500)
-    phone.leave(7000)
+    phone.spoke("bot", 4500, 5500).leave(7000)
     assert phone.stages(1) == {Stage.LLM_FIRST_TOKEN: 2000}
-    phone.spoke("user", 3000, 4000)
-    phone.speech("user_speech_stopped", 8000)
-    phone.spoke("bot", 9000, 9500)
-    phone.leave(12_000)
+    (
+        phone.spoke("user", 3000, 4000)
+        .speech("user_speech_stopped", 8000)
+        .spoke("bot", 9000, 9500)
+        .leave(12_000)
+    )
     assert phone.stages(1) == {}
 
 

@@ -19,6 +19,7 @@ from consumers.engine.measures.words import MAX_RUNNING_CHARS
 from consumers.engine.turns.timeline import TimeSpan
 from schemas.rows import Disagreement, NotApplicable, Speech, TurnTalk, WordErrors
 from tests.support.fakes.engine_feed import Feed, plain
+from tests.support.known import some
 
 LIMITS = Limits(closing_grace_ms=1_000, idle_ms=60_000, call_values_every_ms=1)
 STARTED = {"type": "call_started", "pipeline_type": "cascade", "agent": "ava"}
@@ -33,16 +34,12 @@ def every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def speech(feed: Feed) -> Speech:
     """The newest."""
-    found = feed.call().speech
-    assert found is not None
-    return found
+    return some(feed.call().speech)
 
 
 def rate(feed: Feed) -> WordErrors:
     """The newest of the call."""
-    found = feed.call().stt_wer
-    assert found is not None
-    return found
+    return some(feed.call().stt_wer)
 
 
 def rates_by_turn(feed: Feed) -> dict[int, float | str]:
@@ -53,16 +50,12 @@ def rates_by_turn(feed: Feed) -> dict[int, float | str]:
 
 def of_user(feed: Feed) -> Disagreement:
     """The differences in the caller's words, of the call so far."""
-    found = feed.call().user_disagreement
-    assert found is not None
-    return found
+    return some(feed.call().user_disagreement)
 
 
 def of_assistant(feed: Feed) -> Disagreement:
     """The differences in the agent's words, of the call so far."""
-    found = feed.call().assistant_disagreement
-    assert found is not None
-    return found
+    return some(feed.call().assistant_disagreement)
 
 
 def of_both(feed: Feed) -> float | str:
@@ -74,23 +67,23 @@ def of_both(feed: Feed) -> float | str:
 
 def talk_in(feed: Feed, turn: int) -> TurnTalk:
     """Who spoke how long in a turn, by its newest row."""
-    found = feed.turn(turn).talk
-    assert found is not None
-    return found
+    return some(feed.turn(turn).talk)
 
 
 def talk(feed: Feed) -> None:
     """A greeting of 1 s and two turns: the caller's 2 s and 3 s, the assistant's 1 s and 3 s, a
     wait of 4 s.
     """
-    feed.send("audit", STARTED, 0)
-    feed.assistant_audio(500, 1_500)
-    feed.user_audio(2_000, 4_000, text="What is my seat?")
-    feed.heard("What is my seat?", 4_100)
-    feed.assistant_audio(8_000, 9_000)
-    feed.user_audio(10_000, 13_000, text="What is my seat number four")
-    feed.heard("What was my seat number 4?", 13_100)
-    feed.assistant_audio(13_500, 16_500)
+    (
+        feed.send("audit", STARTED, 0)
+        .assistant_audio(500, 1_500)
+        .user_audio(2_000, 4_000, text="What is my seat?")
+        .heard("What is my seat?", 4_100)
+        .assistant_audio(8_000, 9_000)
+        .user_audio(10_000, 13_000, text="What is my seat number four")
+        .heard("What was my seat number 4?", 13_100)
+        .assistant_audio(13_500, 16_500)
+    )
 
 
 @pytest.fixture
@@ -99,10 +92,12 @@ def feed() -> Feed:
 
 
 def test_a_turn_counts_when_it_is_left(feed: Feed) -> None:
-    feed.send("audit", STARTED, 0)
-    feed.assistant_audio(100, 600)
-    feed.user_audio(1_000, 3_000)
-    feed.assistant_audio(4_000, 9_500)
+    (
+        feed.send("audit", STARTED, 0)
+        .assistant_audio(100, 600)
+        .user_audio(1_000, 3_000)
+        .assistant_audio(4_000, 9_500)
+    )
     assert (feed.call().through_turn, plain(speech(feed).result)) == (0, 1.0)
     assert plain(talk_in(feed, 0).assistant.speech_ms) == 500
     feed.user_audio(12_000, 13_000)
@@ -116,8 +111,7 @@ def test_a_turn_counts_when_it_is_left(feed: Feed) -> None:
 
 def test_the_final_record_has_the_whole_call(feed: Feed) -> None:
     talk(feed)
-    feed.send("judge", ENDED, 18_000)
-    feed.advance(60_000)
+    feed.send("judge", ENDED, 18_000).advance(60_000)
     assert (feed.call().state, feed.call().through_turn) == ("closed", 2)
     record = speech(feed)
     assert [
@@ -146,57 +140,64 @@ def test_the_final_record_has_the_whole_call(feed: Feed) -> None:
 
 def test_a_question_asked_again_names_its_turn(feed: Feed) -> None:
     for turn in range(3):
-        feed.user_audio(turn * 10_000, turn * 10_000 + 2_000, text="Sorry, what is my seat?")
-        feed.heard("Sorry, what is my seat?" if turn else "what is my seat", turn * 10_000 + 2_100)
-        feed.assistant_audio(turn * 10_000 + 3_000, turn * 10_000 + 5_000)
-    feed.send("judge", ENDED, 40_000)
-    feed.advance(90_000)
+        (
+            feed.user_audio(turn * 10_000, turn * 10_000 + 2_000, text="Sorry, what is my seat?")
+            .heard("Sorry, what is my seat?" if turn else "what is my seat", turn * 10_000 + 2_100)
+            .assistant_audio(turn * 10_000 + 3_000, turn * 10_000 + 5_000)
+        )
+    feed.send("judge", ENDED, 40_000).advance(90_000)
     record = speech(feed)
     assert (plain(record.user.repeated_questions), record.user.repeated_in_turns) == (2, (1, 2))
     assert plain(record.assistant.repeated_questions) == 0
 
 
 def test_a_late_transcript_revises_what_was_said(feed: Feed) -> None:
-    feed.assistant_audio(0, 500)
-    feed.user_audio(1_000, 3_000, text="A window seat")
-    feed.assistant_audio(4_000, 5_000)
-    feed.user_audio(6_000, 7_000, text="Yes")
+    (
+        feed.assistant_audio(0, 500)
+        .user_audio(1_000, 3_000, text="A window seat")
+        .assistant_audio(4_000, 5_000)
+        .user_audio(6_000, 7_000, text="Yes")
+    )
     assert plain(speech(feed).user.words_per_minute) == 90.0
     assert talk_in(feed, 1).user.words == 3
-    feed.heard("I would like a window seat", 3_100)
-    feed.assistant_audio(8_000, 9_000)
-    feed.user_audio(10_000, 11_000)
+    (
+        feed.heard("I would like a window seat", 3_100)
+        .assistant_audio(8_000, 9_000)
+        .user_audio(10_000, 11_000)
+    )
     assert plain(speech(feed).user.words_per_minute) == 140.0
     assert talk_in(feed, 1).user.words == 6
 
 
 def test_the_bots_own_events_are_heard_too(feed: Feed) -> None:
-    feed.send("audit", STARTED, 0)
-    feed.spoke("bot", 1_500, 3_500)
-    feed.spoke("user", 4_000, 6_000)
-    feed.heard("Where is my bag", 6_100)
-    feed.speech("bot_speech_started", 7_000)
-    feed.spoke("bot", 7_050, 9_000)
-    feed.speech("user_speech_started", 10_000)
+    (
+        feed.send("audit", STARTED, 0)
+        .spoke("bot", 1_500, 3_500)
+        .spoke("user", 4_000, 6_000)
+        .heard("Where is my bag", 6_100)
+        .speech("bot_speech_started", 7_000)
+        .spoke("bot", 7_050, 9_000)
+        .speech("user_speech_started", 10_000)
+    )
     assert (speech(feed).source, plain(speech(feed).result)) == ("pipecat", 0.6667)
-    feed.speech("user_speech_stopped", 11_000)
-    feed.send("judge", ENDED, 12_000)
-    feed.advance(60_000)
+    feed.speech("user_speech_stopped", 11_000).send("judge", ENDED, 12_000).advance(60_000)
     record = speech(feed)
     assert (plain(record.first_word_ms), plain(record.user.words_per_minute)) == (1_500, 120.0)
     assert isinstance(record.assistant.repeated_questions, NotApplicable)
 
 
 def test_sound_that_never_ends_lasts_to_the_end_of_the_call(feed: Feed) -> None:
-    feed.assistant_audio(0, 1_000)
-    feed.user_audio(2_000, None)
-    feed.send(
-        "user_sim",
-        {"type": "connection_state", "data": {"state": "session_ended", "details": {}}},
-        7_000,
+    (
+        feed.assistant_audio(0, 1_000)
+        .user_audio(2_000, None)
+        .send(
+            "user_sim",
+            {"type": "connection_state", "data": {"state": "session_ended", "details": {}}},
+            7_000,
+        )
+        .send("judge", ENDED, 7_100)
+        .advance(60_000)
     )
-    feed.send("judge", ENDED, 7_100)
-    feed.advance(60_000)
     assert (plain(speech(feed).user.speech_ms), plain(speech(feed).result)) == (5_000, 0.1667)
 
 
@@ -206,47 +207,55 @@ def test_the_assistants_words_are_those_that_were_spoken() -> None:
     """
     texts = ["one two three", "one two", "one"]
     for spoken in (3, 2):
-        feed = Feed(LIMITS)
-        feed.speech("bot_speech_started", 1_000)
-        feed.send("audit", {"message_type": "assistant", "value": " ".join(texts)}, 1_100)
-        feed.send("pipecat", {"type": "assistant_message", "data": {"content": texts[1]}}, 1_200)
+        feed = (
+            Feed(LIMITS)
+            .speech("bot_speech_started", 1_000)
+            .send("audit", {"message_type": "assistant", "value": " ".join(texts)}, 1_100)
+            .send("pipecat", {"type": "assistant_message", "data": {"content": texts[1]}}, 1_200)
+        )
         if spoken == 3:
             feed.bot_text(texts[0], 1_300)
-        feed.speech("bot_speech_stopped", 2_000)
-        feed.spoke("bot", 2_500, 2_500 + 1_000)
-        feed.speech("user_speech_started", 4_000)
+        (
+            feed.speech("bot_speech_stopped", 2_000)
+            .spoke("bot", 2_500, 2_500 + 1_000)
+            .speech("user_speech_started", 4_000)
+        )
         assert (plain(talk_in(feed, 0).assistant.speech_ms), talk_in(feed, 0).assistant.words) == (
             2_000,
             spoken,
         )
-        feed.send("judge", ENDED, 5_000)
-        feed.advance(60_000)
+        feed.send("judge", ENDED, 5_000).advance(60_000)
         assert plain(speech(feed).assistant.words_per_minute) == spoken * 30
         assert plain(speech(feed).assistant.speech_ms) == 2_000
 
 
 def test_words_that_no_synthesis_reports_are_those_that_the_caller_heard(feed: Feed) -> None:
-    feed._audio("audio_start", "assistant", 0, 0)
-    feed.send("user_sim", {"type": "assistant_speech", "data": {"text": "What can I do?"}}, 500)
-    feed._audio("audio_end", "assistant", 2_000, 0)
-    feed.user_audio(3_000, 4_000)
+    (
+        feed._audio("audio_start", "assistant", 0, 0)
+        .send("user_sim", {"type": "assistant_speech", "data": {"text": "What can I do?"}}, 500)
+        ._audio("audio_end", "assistant", 2_000, 0)
+        .user_audio(3_000, 4_000)
+    )
     assert talk_in(feed, 0).assistant.words == 4
-    feed.send("judge", ENDED, 5_000)
-    feed.advance(60_000)
+    feed.send("judge", ENDED, 5_000).advance(60_000)
     assert plain(speech(feed).assistant.words_per_minute) == 120.0
 
 
 def test_the_first_sound_of_a_simulated_caller_starts_over(feed: Feed) -> None:
     for start_ms in (0, 10_000):
-        feed.spoke("user", start_ms, start_ms + 2_000)
-        feed.heard("What is my seat?", start_ms + 2_100)
-        feed.spoke("bot", start_ms + 3_000, start_ms + 4_000)
+        (
+            feed.spoke("user", start_ms, start_ms + 2_000)
+            .heard("What is my seat?", start_ms + 2_100)
+            .spoke("bot", start_ms + 3_000, start_ms + 4_000)
+        )
     feed.speech("user_speech_started", 20_000)
     assert (speech(feed).source, plain(speech(feed).user.repeated_questions)) == ("pipecat", 1)
-    feed.assistant_audio(21_000, 22_000)
-    feed.user_audio(23_000, 24_000, text="Hello")
-    feed.assistant_audio(25_000, 26_000)
-    feed.user_audio(27_000, 28_000, text="Bye")
+    (
+        feed.assistant_audio(21_000, 22_000)
+        .user_audio(23_000, 24_000, text="Hello")
+        .assistant_audio(25_000, 26_000)
+        .user_audio(27_000, 28_000, text="Bye")
+    )
     assert (speech(feed).source, plain(speech(feed).user.repeated_questions)) == ("elevenlabs", 0)
 
 
@@ -254,15 +263,19 @@ def test_a_text_that_comes_when_its_turn_was_left_is_read_later(feed: Feed) -> N
     """It changes nothing that is heard, so nothing says that there is more to read."""
 
     def assistant(start_ms: int, text: str, at_ms: int) -> None:
-        feed._audio("audio_start", "assistant", start_ms, 0)
-        feed._audio("audio_end", "assistant", start_ms + 1_000, 0)
-        feed.send("user_sim", {"type": "assistant_speech", "data": {"text": text}}, at_ms)
+        (
+            feed._audio("audio_start", "assistant", start_ms, 0)
+            ._audio("audio_end", "assistant", start_ms + 1_000, 0)
+            .send("user_sim", {"type": "assistant_speech", "data": {"text": text}}, at_ms)
+        )
 
-    feed.assistant_audio(0, 1_000)
-    feed.user_audio(2_000, 3_000)
-    feed.assistant_audio(4_000, 5_000)
-    feed.user_audio(6_000, 7_000)
-    feed.send("user_sim", {"type": "assistant_speech", "data": {"text": "Certain."}}, 7_100)
+    (
+        feed.assistant_audio(0, 1_000)
+        .user_audio(2_000, 3_000)
+        .assistant_audio(4_000, 5_000)
+        .user_audio(6_000, 7_000)
+        .send("user_sim", {"type": "assistant_speech", "data": {"text": "Certain."}}, 7_100)
+    )
     assistant(8_000, "Sure, one two.", 9_000)
     feed.user_audio(10_000, 11_000)
     assert feed.call().transcript_disagreement is None
@@ -290,11 +303,13 @@ def test_a_text_that_comes_when_its_turn_was_left_is_read_later(feed: Feed) -> N
 
 def test_a_call_that_falls_back_takes_back_what_was_said_of_the_turn(feed: Feed) -> None:
     """The caller coughs: EVA begins a turn, and when nothing was said it is none."""
-    feed.assistant_audio(0, 1_000)
-    feed.send("user_sim", {"type": "assistant_speech", "data": {"text": "Certain."}}, 900)
-    feed.user_audio(1_500, 1_700)
-    feed.assistant_audio(1_800, 1_900)
-    feed.user_audio(2_000, text=None)
+    (
+        feed.assistant_audio(0, 1_000)
+        .send("user_sim", {"type": "assistant_speech", "data": {"text": "Certain."}}, 900)
+        .user_audio(1_500, 1_700)
+        .assistant_audio(1_800, 1_900)
+        .user_audio(2_000, text=None)
+    )
     assert (feed.call().through_turn, of_assistant(feed).turns) == (1, 1)
     feed._audio("audio_end", "simulated_user", 3_000, 0)
     assert (feed.call().through_turn, of_assistant(feed).turns) == (0, 1)
@@ -302,10 +317,12 @@ def test_a_call_that_falls_back_takes_back_what_was_said_of_the_turn(feed: Feed)
 
 
 def test_a_side_that_nothing_tells_of_is_unknown_and_not_silent(feed: Feed) -> None:
-    feed.spoke("user", 1_000, 3_000)
-    feed.bot_text("Certainly.", 4_000)
-    feed.send("judge", ENDED, 6_000)
-    feed.advance(60_000)
+    (
+        feed.spoke("user", 1_000, 3_000)
+        .bot_text("Certainly.", 4_000)
+        .send("judge", ENDED, 6_000)
+        .advance(60_000)
+    )
     record = speech(feed)
     assert (
         plain(record.result)
@@ -323,16 +340,12 @@ def test_once_a_side_is_heard_it_was_silent_in_the_turns_before(feed: Feed) -> N
         if at_ms < 2_200:
             feed.bot_text("Certainly.", at_ms + 400)
     assert plain(talk_in(feed, 1).assistant.speech_ms) == "no_assistant_speech"
-    feed.spoke("bot", 2_600, 2_800)
-    feed.send("judge", ENDED, 3_000)
-    feed.advance(60_000)
+    feed.spoke("bot", 2_600, 2_800).send("judge", ENDED, 3_000).advance(60_000)
     assert [plain(talk_in(feed, turn).assistant.speech_ms) for turn in (1, 2)] == [0, 0]
 
 
 def test_a_call_without_sound_says_so(feed: Feed) -> None:
-    feed.heard("Hello", 1_000)
-    feed.send("judge", ENDED, 2_000)
-    feed.advance(60_000)
+    feed.heard("Hello", 1_000).send("judge", ENDED, 2_000).advance(60_000)
     record = speech(feed)
     assert (
         plain(record.result)
@@ -344,9 +357,7 @@ def test_a_call_without_sound_says_so(feed: Feed) -> None:
 
 
 def test_the_first_word_takes_a_beginning(feed: Feed) -> None:
-    feed.assistant_audio(1_000, 2_000)
-    feed.send("judge", ENDED, 3_000)
-    feed.advance(60_000)
+    feed.assistant_audio(1_000, 2_000).send("judge", ENDED, 3_000).advance(60_000)
     assert plain(speech(feed).first_word_ms) == "times_unknown"
 
 
@@ -356,11 +367,13 @@ def test_the_first_word_counts_from_the_first_event_as_from_a_start_then(
 ) -> None:
     if has_start:
         feed.send("judge", {"type": "call_started"}, 300)
-    feed.send("user_sim", {"type": "connection_state", "data": {"state": "connected"}}, 300)
-    feed.send("audit", {"message_type": "user", "value": "Hi"}, 700)
-    feed.assistant_audio(1_000, 2_000)
-    feed.send("judge", ENDED, 3_000)
-    feed.advance(60_000)
+    (
+        feed.send("user_sim", {"type": "connection_state", "data": {"state": "connected"}}, 300)
+        .send("audit", {"message_type": "user", "value": "Hi"}, 700)
+        .assistant_audio(1_000, 2_000)
+        .send("judge", ENDED, 3_000)
+        .advance(60_000)
+    )
     assert plain(speech(feed).first_word_ms) == 700
 
 
@@ -370,8 +383,7 @@ def test_word_errors_run_with_the_call(feed: Feed) -> None:
     rates: list[WordErrors | None] = feed.values("stt_wer")
     assert [found and plain(found.result) for found in rates] == [None, 0.0, 0.1]
     assert rates_by_turn(feed) == {1: 0.0, 2: 0.167}
-    feed.send("judge", ENDED, 22_000)
-    feed.advance(60_000)
+    feed.send("judge", ENDED, 22_000).advance(60_000)
     # The last turn was not understood: EVA's backfill completes it with the intended words.
     assert (plain(rate(feed).result), rates_by_turn(feed)) == (0.091, {1: 0.0, 2: 0.167, 3: 0.0})
     assert (rate(feed).substitutions, rate(feed).reference_words, rate(feed).turns) == (1, 11, 3)
@@ -379,12 +391,14 @@ def test_word_errors_run_with_the_call(feed: Feed) -> None:
 
 
 def test_disagreement_is_that_of_both_sides(feed: Feed) -> None:
-    feed.send("audit", STARTED, 0)
-    feed.user_audio(1_000, 3_000, text="Two bags please")
-    feed.heard("Two backs please", 3_100)
-    feed.assistant_audio(4_000, 5_000)
-    feed.send("user_sim", {"type": "assistant_speech", "data": {"text": "Certain lee"}}, 5_100)
-    feed.user_audio(7_000, 8_000)
+    (
+        feed.send("audit", STARTED, 0)
+        .user_audio(1_000, 3_000, text="Two bags please")
+        .heard("Two backs please", 3_100)
+        .assistant_audio(4_000, 5_000)
+        .send("user_sim", {"type": "assistant_speech", "data": {"text": "Certain lee"}}, 5_100)
+        .user_audio(7_000, 8_000)
+    )
     turn = feed.turn(0)
     assert turn.user_disagreement is not None
     assert turn.assistant_disagreement is not None
@@ -392,8 +406,7 @@ def test_disagreement_is_that_of_both_sides(feed: Feed) -> None:
         0.333,
         2.0,
     )
-    feed.send("judge", ENDED, 9_000)
-    feed.advance(60_000)
+    feed.send("judge", ENDED, 9_000).advance(60_000)
     # one word was spoken, whatever the other side heard
     assert plain(speech(feed).assistant.words_per_minute) == 60.0
     # The second turn was not understood: EVA's backfill completes it with the intended words.
@@ -402,21 +415,21 @@ def test_disagreement_is_that_of_both_sides(feed: Feed) -> None:
 
 
 def test_only_a_simulated_caller_knows_what_it_meant(feed: Feed) -> None:
-    feed.heard("Hello", 1_000)
-    feed.send("judge", ENDED, 2_000)
-    feed.advance(60_000)
+    feed.heard("Hello", 1_000).send("judge", ENDED, 2_000).advance(60_000)
     assert plain(rate(feed).result) == "only a simulated caller knows what it meant to say"
     assert of_both(feed) == plain(of_user(feed).result) == "there are no two transcripts of it"
 
 
 def test_an_agent_that_hears_sound_has_no_word_errors(feed: Feed) -> None:
-    feed.send("audit", STARTED | {"pipeline_type": "audio_llm"}, 0)
-    feed.user_audio(1_000, 3_000, text="Two bags")
-    feed.heard("Two backs", 3_100)
-    feed.assistant_audio(4_000, 5_000)
-    feed.user_audio(7_000, 8_000)
-    feed.send("judge", ENDED, 9_000)
-    feed.advance(60_000)
+    (
+        feed.send("audit", STARTED | {"pipeline_type": "audio_llm"}, 0)
+        .user_audio(1_000, 3_000, text="Two bags")
+        .heard("Two backs", 3_100)
+        .assistant_audio(4_000, 5_000)
+        .user_audio(7_000, 8_000)
+        .send("judge", ENDED, 9_000)
+        .advance(60_000)
+    )
     assert (
         plain(rate(feed).result)
         == "the agent hears sound: no transcript has the words that it understood"
@@ -451,28 +464,29 @@ def test_words_are_compared_in_the_language_of_the_call(
     feed.send("audit", STARTED, 0)
     if told_ms == 0:
         feed.send("audit", STARTED | {"language": language}, 0)
-    feed.user_audio(1_000, 3_000, text=meant)
-    feed.heard(understood, 3_100)
-    feed.assistant_audio(4_000, 5_000)
-    feed.user_audio(6_000, 6_400)
+    (
+        feed.user_audio(1_000, 3_000, text=meant)
+        .heard(understood, 3_100)
+        .assistant_audio(4_000, 5_000)
+        .user_audio(6_000, 6_400)
+    )
     if told_ms:
         feed.send("audit", STARTED | {"language": language}, told_ms)
-    feed.assistant_audio(7_000, 7_500)
-    feed.user_audio(8_000, 8_500, text="")
+    feed.assistant_audio(7_000, 7_500).user_audio(8_000, 8_500, text="")
     (turn,) = rates_by_turn(feed)
-    found = feed.turn(turn).stt_wer
-    assert found is not None
+    found = some(feed.turn(turn).stt_wer)
     assert (plain(found.result), found.reference_words, found.normalizer) == expected
-    feed.send("judge", ENDED, 9_000)
-    feed.advance(60_000)
+    feed.send("judge", ENDED, 9_000).advance(60_000)
     assert (plain(rate(feed).result), rate(feed).reference_words, rate(feed).normalizer) == expected
 
 
 def test_a_caller_who_was_never_understood_has_no_rate(feed: Feed) -> None:
-    feed.send("audit", STARTED, 0)
-    feed.user_audio(1_000, 3_000, text="[coughs]")
-    feed.send("judge", ENDED, 9_000)
-    feed.advance(60_000)
+    (
+        feed.send("audit", STARTED, 0)
+        .user_audio(1_000, 3_000, text="[coughs]")
+        .send("judge", ENDED, 9_000)
+        .advance(60_000)
+    )
     assert plain(rate(feed).result) == "no_user_speech"
 
 
@@ -483,9 +497,7 @@ def test_a_successor_goes_on() -> None:
     moved.hand_over(PartitionEvaluator(LIMITS, "test"))
     for each in (feed, moved):
         each.latest = []
-        each.user_audio(20_000, 21_000)
-        each.send("judge", ENDED, 22_000)
-        each.advance(60_000)
+        each.user_audio(20_000, 21_000).send("judge", ENDED, 22_000).advance(60_000)
     assert feed.rows() == moved.rows()
 
 
@@ -496,17 +508,18 @@ def test_running_values_have_an_end_and_final_ones_do_not(feed: Feed) -> None:
     running._transcripts._chars = MAX_RUNNING_CHARS
     before = feed.values("through_turn")
     for at_ms in (20_000, 30_000, 40_000):
-        feed.user_audio(at_ms, at_ms + 1_000, text="Hello")
-        feed.heard("Hello", at_ms + 1_100)
-        feed.assistant_audio(at_ms + 2_000, at_ms + 3_000)
+        (
+            feed.user_audio(at_ms, at_ms + 1_000, text="Hello")
+            .heard("Hello", at_ms + 1_100)
+            .assistant_audio(at_ms + 2_000, at_ms + 3_000)
+        )
     assert feed.counts("callgauge_limits_hit_total") == {
         ("running_speech",): 1,
         ("running_comparison",): 1,
     }
     assert (before, feed.values("through_turn")) == ([None, 0, 1], [None, 0, 1, 2])
     assert sorted(rates_by_turn(feed)) == [1, 2, 3, 4], "a turn is compared once"
-    feed.send("judge", ENDED, 50_000)
-    feed.advance(90_000)
+    feed.send("judge", ENDED, 50_000).advance(90_000)
     assert (feed.call().through_turn, rate(feed).turns, sorted(rates_by_turn(feed))) == (
         5,
         5,

@@ -80,15 +80,16 @@ TOLD = (
 
 
 def values_of(*events: dict[str, Any], prices: dict[str, Price] = MODEL) -> CallRow:
-    feed = Feed(Limits(prices=prices))
-    feed.spoke("bot", 500, 1_000)
-    feed.spoke("user", 2_000, 3_000)
-    feed.spoke("bot", 4_000, 5_000)
-    feed.spoke("user", 6_000, 7_000)
+    feed = (
+        Feed(Limits(prices=prices))
+        .spoke("bot", 500, 1_000)
+        .spoke("user", 2_000, 3_000)
+        .spoke("bot", 4_000, 5_000)
+        .spoke("user", 6_000, 7_000)
+    )
     for event in events:
         feed.send("pipecat", event, event["timestamp"] - T0_MS)
-    feed.send("pipecat", {"type": "call_ended"}, 9_000)
-    feed.advance(200_000)
+    feed.send("pipecat", {"type": "call_ended"}, 9_000).advance(200_000)
     return feed.call()
 
 

@@ -33,6 +33,7 @@ from tests.support.calls.judge_questions import (
 from tests.support.fakes.engine_feed import T0_MS, Feed, Json, transcripts_of
 from tests.support.fakes.evaluator_fakes import NOW_MS, StubEvaluator, partition_of
 from tests.support.fakes.log_writer import LogWriter
+from tests.support.known import some
 from tests.unit.engine.goals.test_progress import JUDGED, GoalFeed, OneSet, goal_set
 
 CARD = "4111 1111 1111 1111"
@@ -84,11 +85,13 @@ class PlantedFeed(GoalFeed):
         )
 
     def run(self, *, hands_over: bool = False) -> "PlantedFeed":
-        self.send("audit", {"type": "call_started", "agent": "desk"}, 0)
-        self.greet()
-        self.exchange(
-            f"It's {SAID_CARD}, I'm jane dot doe at example dot com.",
-            answer="Thanks, I have +1 415 555 0142.",
+        (
+            self.send("audit", {"type": "call_started", "agent": "desk"}, 0)
+            .greet()
+            .exchange(
+                f"It's {SAID_CARD}, I'm jane dot doe at example dot com.",
+                answer="Thanks, I have +1 415 555 0142.",
+            )
         )
         value = {"tool": "pay", "parameters": TOOL}
         self.send("audit", {"message_type": "tool_call", "value": value}, self.at_ms + 100)
@@ -96,12 +99,14 @@ class PlantedFeed(GoalFeed):
             "tool": "pay",
             "response": {"status": "success", "customer": [TOOL], "jane@example.com": "known"},
         }
-        self.send("audit", {"message_type": "tool_response", "value": answer}, self.at_ms + 200)
-        self.exchange("Born 14 March 1985, yes.", answer=f"So {CARD}.")
+        self.send(
+            "audit", {"message_type": "tool_response", "value": answer}, self.at_ms + 200
+        ).exchange("Born 14 March 1985, yes.", answer=f"So {CARD}.")
         if hands_over:
             self.hand_over(self._fresh())
-        self.exchange("Thanks.", answer="Bye.")
-        self.send("audit", {"type": "call_ended", "reason": f"card {CARD} declined"}, self.at_ms)
+        self.exchange("Thanks.", answer="Bye.").send(
+            "audit", {"type": "call_ended", "reason": f"card {CARD} declined"}, self.at_ms
+        )
         while (due_ms := self.evaluator.next_wakeup()) is not None:  # no judge
             self.advance(due_ms - T0_MS)
         return self
@@ -147,8 +152,7 @@ def test_switched_off_it_all_leaves() -> None:
 def test_scores_are_those_of_what_was_said() -> None:
     """A check by code finds the caller's words, which no reader may see."""
     for redactor in (Redactor(), Redactor(RedactionRules(enabled=False))):
-        goals = PlantedFeed(redactor, code_only=True).run().call().goals
-        assert goals is not None
+        goals = some(PlantedFeed(redactor, code_only=True).run().call().goals)
         assert [(each.result, each.reached_turn) for each in goals.subgoals] == [(1.0, 1)]
 
 
@@ -181,19 +185,23 @@ def test_tools_are_json_in_a_question_as_they_were() -> None:
 
 def test_a_long_answer_is_cut_and_not_in_the_middle_of_a_number() -> None:
     feed = PlantedFeed()
-    feed.send("audit", {"type": "call_started", "agent": "desk"}, 0)
-    feed.greet()
-    feed.exchange("Hello", tool=None)
-    feed.send(
-        "audit",
-        {"message_type": "tool_call", "value": {"tool": "list", "parameters": {}}},
-        feed.at_ms,
+    (
+        feed.send("audit", {"type": "call_started", "agent": "desk"}, 0)
+        .greet()
+        .exchange("Hello", tool=None)
+        .send(
+            "audit",
+            {"message_type": "tool_call", "value": {"tool": "list", "parameters": {}}},
+            feed.at_ms,
+        )
     )
     numbers = [f"{CARD} and so on" for _ in range(2_000)]
     answer = {"tool": "list", "response": {"status": "success", "numbers": numbers}}
-    feed.send("audit", {"message_type": "tool_response", "value": answer}, feed.at_ms + 50)
-    feed.exchange("x" * 30_000 + f" {CARD}")
-    feed.exchange("x" * 31_000)
+    (
+        feed.send("audit", {"message_type": "tool_response", "value": answer}, feed.at_ms + 50)
+        .exchange("x" * 30_000 + f" {CARD}")
+        .exchange("x" * 31_000)
+    )
     assert "11" not in "".join(
         item.text for request in feed.requests for item in request.transcript
     )
@@ -201,12 +209,10 @@ def test_a_long_answer_is_cut_and_not_in_the_middle_of_a_number() -> None:
 
 def test_a_turn_longer_than_an_item_may_be_does_not_end_the_evaluator() -> None:
     feed = PlantedFeed()
-    feed.send("audit", {"type": "call_started", "agent": "desk"}, 0)
-    feed.greet()
+    feed.send("audit", {"type": "call_started", "agent": "desk"}, 0).greet()
     for part in range(3):
         feed.heard(f"part {part} " + "word " * 5_000, feed.at_ms + 1_000 + part)
-    feed.exchange("word " * 6_000)
-    feed.exchange("Thanks.")
+    feed.exchange("word " * 6_000).exchange("Thanks.")
     assert feed.requests
 
 
@@ -307,8 +313,7 @@ def test_what_a_model_explains_is_redacted_before_it_is_cut(form: Any) -> None:
         if form == "structured"
         else f"{told}\nGRADE: C"
     )
-    answer = read_answer(JudgeKind.SUBGOAL, form, text)
-    assert answer is not None
+    answer = some(read_answer(JudgeKind.SUBGOAL, form, text))
     assert "11" not in answer.explanation
     assert "41" not in answer.explanation
     assert len(answer.explanation) <= MAX_EXPLANATION_CHARS

@@ -28,16 +28,16 @@ def _sources(feed: Feed) -> set[tuple[str, str | None]]:
 
 
 def _greeted() -> Feed:
-    feed = Feed()
-    feed.spoke("bot", 0, 900)
-    return feed
+    return Feed().spoke("bot", 0, 900)
 
 
 def _spoken(feed: Feed, start_ms: int, end_ms: int) -> None:
-    feed.speech("user_speech_started", start_ms, behind_ms=200)
-    feed.speech("user_turn_started", start_ms + 100, behind_ms=150)
-    feed.speech("user_speech_stopped", end_ms, behind_ms=200)
-    feed.speech("user_turn_stopped", end_ms + 400, behind_ms=0)
+    (
+        feed.speech("user_speech_started", start_ms, behind_ms=200)
+        .speech("user_turn_started", start_ms + 100, behind_ms=150)
+        .speech("user_speech_stopped", end_ms, behind_ms=200)
+        .speech("user_turn_stopped", end_ms + 400, behind_ms=0)
+    )
 
 
 def test_detector_and_rulings() -> None:
@@ -53,52 +53,54 @@ def test_detector_and_rulings() -> None:
 
 
 def test_rulings_alone_written_twice_as_eva_does() -> None:
-    feed = Feed()
-    feed.bot_text("Welcome.", 0)
-    feed.ruling("user_started_speaking", 2_000, times=2)
-    feed.ruling("user_stopped_speaking", 3_000, times=2)
-    feed.bot_text("Certainly.", 4_250)
+    feed = (
+        Feed()
+        .bot_text("Welcome.", 0)
+        .ruling("user_started_speaking", 2_000, times=2)
+        .ruling("user_stopped_speaking", 3_000, times=2)
+        .bot_text("Certainly.", 4_250)
+    )
     assert feed.latencies() == {1: 1_250.0}
     assert _sources(feed) == {("turn_release", "pipecat")}
     assert feed.turns() == {0, 1}
 
 
 def test_a_transcript_alone() -> None:
-    feed = Feed()
-    feed.bot_text("Welcome.", 0)
-    feed.heard("My badge is lost.", 3_000)
-    feed.bot_text("Certainly.", 4_000)
+    feed = (
+        Feed()
+        .bot_text("Welcome.", 0)
+        .heard("My badge is lost.", 3_000)
+        .bot_text("Certainly.", 4_000)
+    )
     assert feed.latencies() == {1: 1_000.0}
     assert _sources(feed) == {("transcript", "audit")}
 
 
 def test_two_transcripts_before_an_answer_are_one_turn() -> None:
-    feed = Feed()
-    feed.bot_text("Welcome.", 0)
-    feed.heard("My badge", 3_000)
-    feed.heard("is lost.", 3_600)
-    feed.bot_text("Certainly.", 4_000)
-    assert feed.latencies() == {1: 400.0}
-    assert feed.turns() == {0, 1}
+    feed = (
+        Feed()
+        .bot_text("Welcome.", 0)
+        .heard("My badge", 3_000)
+        .heard("is lost.", 3_600)
+        .bot_text("Certainly.", 4_000)
+    )
+    assert (feed.latencies(), feed.turns()) == ({1: 400.0}, {0, 1})
 
 
 def test_the_bot_s_own_event_is_taken_rather_than_its_text() -> None:
     feed = _greeted()
     _spoken(feed, 2_000, 3_000)
-    feed.bot_text("Certainly.", 3_800)
-    feed.speech("bot_speech_started", 4_000)
+    feed.bot_text("Certainly.", 3_800).speech("bot_speech_started", 4_000)
     assert feed.latencies() == {1: 1_000.0}
 
 
 def test_a_cough_without_a_ruling_is_no_turn() -> None:
     feed = _greeted()
     _spoken(feed, 2_000, 3_000)
-    feed.spoke("bot", 4_000, 5_000)
-    feed.spoke("user", 6_000, 6_200)
+    feed.spoke("bot", 4_000, 5_000).spoke("user", 6_000, 6_200)
     _spoken(feed, 8_000, 9_000)
     feed.speech("bot_speech_started", 9_500)
-    assert feed.latencies() == {1: 1_000.0, 2: 500.0}
-    assert feed.turns() == {0, 1, 2}
+    assert (feed.latencies(), feed.turns()) == ({1: 1_000.0, 2: 500.0}, {0, 1, 2})
 
 
 def test_a_user_who_speaks_over_the_bot() -> None:
@@ -106,8 +108,7 @@ def test_a_user_who_speaks_over_the_bot() -> None:
     _spoken(feed, 2_000, 3_000)
     feed.speech("bot_speech_started", 4_000)
     _spoken(feed, 4_500, 5_000)
-    feed.speech("bot_speech_stopped", 4_700)
-    feed.speech("bot_speech_started", 6_000)
+    feed.speech("bot_speech_stopped", 4_700).speech("bot_speech_started", 6_000)
     assert _interruptions(feed) == [("user", 2)]
     assert feed.latencies() == {1: 1_000.0, 2: 1_000.0}
 
@@ -115,20 +116,20 @@ def test_a_user_who_speaks_over_the_bot() -> None:
 def test_a_cough_over_the_bot_is_no_interruption() -> None:
     feed = _greeted()
     _spoken(feed, 2_000, 3_000)
-    feed.speech("bot_speech_started", 4_000)
-    feed.spoke("user", 4_500, 4_600)
+    feed.speech("bot_speech_started", 4_000).spoke("user", 4_500, 4_600)
     assert _interruptions(feed) == []
     assert feed.turns() == {0, 1}
 
 
 def test_an_assistant_that_speaks_over_the_user() -> None:
     feed = _greeted()
-    feed.speech("user_speech_started", 2_000)
-    feed.speech("user_turn_started", 2_100)
-    feed.speech("bot_speech_started", 2_600)
+    (
+        feed.speech("user_speech_started", 2_000)
+        .speech("user_turn_started", 2_100)
+        .speech("bot_speech_started", 2_600)
+    )
     assert feed.latencies() == {}
-    feed.speech("user_speech_stopped", 3_000)
-    feed.speech("user_turn_stopped", 3_200)
+    feed.speech("user_speech_stopped", 3_000).speech("user_turn_stopped", 3_200)
     assert _interruptions(feed) == [("assistant", 1)]
     assert feed.latencies() == {1: -400.0}
 
@@ -142,21 +143,19 @@ def test_a_greeting_is_never_interrupted_by_the_assistant() -> None:
 
 def test_moments_count_when_they_happened_not_when_they_came() -> None:
     feed = _greeted()
-    feed.speech("user_speech_started", 2_000)
-    feed.speech("bot_speech_started", 4_000)
-    feed.speech("user_speech_stopped", 3_000, behind_ms=5_000)
+    (
+        feed.speech("user_speech_started", 2_000)
+        .speech("bot_speech_started", 4_000)
+        .speech("user_speech_stopped", 3_000, behind_ms=5_000)
+    )
     assert feed.latencies() == {1: 1_000.0}
     assert feed.interruptions() == [], "who spoke over whom is known at the end of the speech"
 
 
 def test_the_first_audio_event_switches_to_audio_as_a_revision() -> None:
-    feed = Feed()
-    feed.bot_text("Welcome.", 0)
-    feed.heard("Hello", 3_000)
-    feed.bot_text("Certainly.", 4_000)
+    feed = Feed().bot_text("Welcome.", 0).heard("Hello", 3_000).bot_text("Certainly.", 4_000)
     assert feed.latencies() == {1: 1_000.0}
-    feed.user_audio(1_000, 2_400, behind_ms=2_000)
-    feed.assistant_audio(4_100, behind_ms=400)
+    feed.user_audio(1_000, 2_400, behind_ms=2_000).assistant_audio(4_100, behind_ms=400)
     newest = feed.turn(1)
     assert (newest.wait_ms, newest.anchor, newest.wait_source) == (
         1_700.0,
@@ -181,9 +180,7 @@ def test_only_a_cascade_s_transcripts_end_a_wait_whenever_it_is_told(is_told_fir
     started = {"type": "call_started", "pipeline_type": "audio_llm"}
     if is_told_first:
         feed.send("audit", started, 0)
-    feed.bot_text("Welcome.", 0)
-    feed.heard("[user audio]", 3_000)
-    feed.bot_text("Certainly.", 4_000)
+    feed.bot_text("Welcome.", 0).heard("[user audio]", 3_000).bot_text("Certainly.", 4_000)
     if not is_told_first:
         assert feed.latencies() == {1: 1_000.0}
         feed.send("audit", started, 4_100)
@@ -191,12 +188,14 @@ def test_only_a_cascade_s_transcripts_end_a_wait_whenever_it_is_told(is_told_fir
     feed.advance(900_000)
     assert feed.call().turns == 1, "the order of the log is known"
     assert feed.latencies() == {1: "no_user_speech"}
-    feed = Feed()
-    feed.send("audit", started, 0)
-    feed.bot_text("Welcome.", 0)
-    feed.heard("[user audio]", 3_000)
-    feed.bot_text("Certainly.", 4_000)
-    feed.send("audit", started | {"pipeline_type": "cascade"}, 4_100)
+    feed = (
+        Feed()
+        .send("audit", started, 0)
+        .bot_text("Welcome.", 0)
+        .heard("[user audio]", 3_000)
+        .bot_text("Certainly.", 4_000)
+        .send("audit", started | {"pipeline_type": "cascade"}, 4_100)
+    )
     assert feed.latencies() == {1: 1_000.0}
 
 
@@ -229,10 +228,7 @@ def _report(
 
 
 def _waiting_user(limits: Limits = LIMITS) -> Feed:
-    feed = Feed(limits)
-    feed.speech("user_turn_started", 1_000)
-    feed.speech("user_turn_stopped", 2_000)
-    return feed
+    return Feed(limits).speech("user_turn_started", 1_000).speech("user_turn_stopped", 2_000)
 
 
 def _tools(feed: Feed) -> list[tuple[int, int, str, ToolOutcome | None, int | None]]:
@@ -241,8 +237,7 @@ def _tools(feed: Feed) -> list[tuple[int, int, str, ToolOutcome | None, int | No
 
 
 def _end(feed: Feed, at_ms: int = 20_000) -> None:
-    feed.send("pipecat", {"type": "call_ended"}, at_ms)
-    feed.advance(at_ms + 100_000)
+    feed.send("pipecat", {"type": "call_ended"}, at_ms).advance(at_ms + 100_000)
 
 
 @pytest.fixture
@@ -378,9 +373,7 @@ def test_a_call_that_was_never_settled_is_no_tool_that_runs_once_the_log_has_one
     feed: Feed,
 ) -> None:
     _report(feed, RUNS, 2_100)
-    feed.tool_call("rebook", 2_200)
-    feed.tool_answer("rebook", 2_800)
-    feed.advance(6_301)
+    feed.tool_call("rebook", 2_200).tool_answer("rebook", 2_800).advance(6_301)
     assert [each.since_ms - T0_MS for _, each in feed.silences()] == [2_800]
 
 

@@ -196,10 +196,12 @@ NEVER = "the call ended before an answer"
 
 def asks(feed: Feed, at_ms: int) -> None:
     """One second of the caller, and the ruling behind it."""
-    feed.speech("user_speech_started", at_ms)
-    feed.speech("user_turn_started", at_ms + 100)
-    feed.speech("user_speech_stopped", at_ms + 1_000)
-    feed.speech("user_turn_stopped", at_ms + 1_200)
+    (
+        feed.speech("user_speech_started", at_ms)
+        .speech("user_turn_started", at_ms + 100)
+        .speech("user_speech_stopped", at_ms + 1_000)
+        .speech("user_turn_stopped", at_ms + 1_200)
+    )
 
 
 def writes(feed: Feed, at_ms: int, source: str = "pipecat") -> None:
@@ -220,8 +222,7 @@ def test_each_written_answer_has_its_turn_and_says_why_it_has_no_latency(source:
     for at_ms in (1_000, 6_000):
         asks(feed, at_ms)
         writes(feed, at_ms + 2_500, source)
-    feed.send("pipecat", ENDED, 9_000)
-    feed.advance(60_000)
+    feed.send("pipecat", ENDED, 9_000).advance(60_000)
     assert feed.latencies() == {1: IN_TEXT, 2: IN_TEXT}
     assert feed.call().unscored_turns["voice_to_voice_latency_ms"] == {IN_TEXT: 2}
     assert feed.call().unscored_turns["turn_taking"] == {IN_TEXT: 2}
@@ -241,8 +242,7 @@ def test_a_caller_who_waits_for_a_written_answer_waits() -> None:
 def test_a_question_without_any_answer_has_the_old_reason() -> None:
     feed = Feed(LIMITS)
     asks(feed, 1_000)
-    feed.send("pipecat", ENDED, 3_000)
-    feed.advance(60_000)
+    feed.send("pipecat", ENDED, 3_000).advance(60_000)
     assert feed.latencies() == {1: NEVER}
 
 
@@ -258,7 +258,5 @@ def test_words_are_no_answer_of_a_bot_that_speaks(*, is_late: bool) -> None:
     assert feed.turns() == ({1, 2} if is_late else {0, 1})
     feed.speech("bot_speech_started", 6_200)
     assert feed.turns() == ({1} if is_late else {0, 1})
-    feed.speech("bot_speech_stopped", 7_000)
-    feed.send("pipecat", ENDED, 9_000)
-    feed.advance(60_000)
+    feed.speech("bot_speech_stopped", 7_000).send("pipecat", ENDED, 9_000).advance(60_000)
     assert feed.latencies()[1] == 1_200.0

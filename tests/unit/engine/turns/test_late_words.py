@@ -4,7 +4,7 @@ they sounded.
 
 import json
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -25,12 +25,12 @@ class Line(Feed):
         super().__init__()
         self.evaluator = PartitionEvaluator(Limits(), "test", writes_transcripts=True)
 
-    def user_said(self, text: str, at_ms: int, *, sounded_ms: int | None = None) -> None:
+    def user_said(self, text: str, at_ms: int, *, sounded_ms: int | None = None) -> Self:
         """The words come at `at_ms`; their record may say when they sounded."""
         data: Json = {"content": text}
         if sounded_ms is not None:
             data["timestamp"] = datetime.fromtimestamp((T0_MS + sounded_ms) / 1000, UTC).isoformat()
-        self.send("pipecat", {"type": "user_message", "data": data}, at_ms)
+        return self.send("pipecat", {"type": "user_message", "data": data}, at_ms)
 
     def said(self) -> list[list[str]]:
         """The words of the caller by turn, from the transcript of the call that ends now."""
@@ -50,22 +50,25 @@ def line() -> Line:
     """Greeting, a turn of the caller from 1 s to 2 s, and the answer from 2.8 s to 3.8 s, which the
     caller cuts off at 3.5 s.
     """
-    line = Line()
-    line.bot_text("Hello.", 0)
-    line.spoke("bot", 0, 800)
-    line.spoke("user", 1_000, 2_000)
-    line.bot_text("Which", 2_700)
-    line.speech("bot_speech_started", 2_800)
-    line.speech("user_speech_started", 3_500)
-    return line
+    return (
+        Line()
+        .bot_text("Hello.", 0)
+        .spoke("bot", 0, 800)
+        .spoke("user", 1_000, 2_000)
+        .bot_text("Which", 2_700)
+        .speech("bot_speech_started", 2_800)
+        .speech("user_speech_started", 3_500)
+    )
 
 
 def ends(line: Line, *, at_ms: int = 4_500) -> None:
     """The second sound ends, and is answered."""
-    line.speech("bot_speech_stopped", 3_800)
-    line.speech("user_speech_stopped", at_ms)
-    line.bot_text("Done.", at_ms + 600)
-    line.spoke("bot", at_ms + 700, at_ms + 1_700)
+    (
+        line.speech("bot_speech_stopped", 3_800)
+        .speech("user_speech_stopped", at_ms)
+        .bot_text("Done.", at_ms + 600)
+        .spoke("bot", at_ms + 700, at_ms + 1_700)
+    )
 
 
 BOTH: Any = [[FIRST], [SECOND], []]
@@ -84,8 +87,7 @@ def test_words_that_come_while_the_next_sound_is_open_are_of_the_one_before(
 
 def test_words_with_a_time_are_of_that_sound_however_late_they_come(line: Line) -> None:
     ends(line)
-    line.user_said(SECOND, 4_700, sounded_ms=3_500)
-    line.user_said(FIRST, 30_000, sounded_ms=1_000)
+    line.user_said(SECOND, 4_700, sounded_ms=3_500).user_said(FIRST, 30_000, sounded_ms=1_000)
     assert line.said() == BOTH
 
 
@@ -108,8 +110,7 @@ def test_words_of_the_audit_log_come_late_too(line: Line) -> None:
 def test_words_in_the_middle_of_a_sound_are_of_it_where_the_sound_before_has_its_own(
     line: Line,
 ) -> None:
-    line.user_said(FIRST, 2_300)
-    line.user_said("The blue", 4_100)
+    line.user_said(FIRST, 2_300).user_said("The blue", 4_100)
     ends(line)
     line.user_said("one.", 4_700)
     assert line.said() == [[FIRST], ["The blue one."], []]
@@ -118,8 +119,7 @@ def test_words_in_the_middle_of_a_sound_are_of_it_where_the_sound_before_has_its
 def test_a_second_part_of_the_words_before_is_no_part_of_a_sound_that_began_just_now(
     line: Line,
 ) -> None:
-    line.user_said("I lost", 2_300)
-    line.user_said("my badge.", 3_600)
+    line.user_said("I lost", 2_300).user_said("my badge.", 3_600)
     ends(line)
     line.user_said(SECOND, 4_700)
     assert line.said() == BOTH
@@ -139,29 +139,28 @@ def test_after_both_sounds_words_without_a_time_are_of_the_one_that_ended_last(l
 
 @pytest.mark.parametrize("sounded_ms", [None, 1_100])
 def test_late_words_make_no_turn_of_a_sound_that_nothing_ruled(sounded_ms: int | None) -> None:
-    line = Line()
-    line.bot_text("Hello.", 0)
-    line.spoke("bot", 0, 800)
-    line.speech("user_speech_started", 1_000)
-    line.speech("user_turn_started", 1_100)
-    line.speech("user_speech_stopped", 2_000)
-    line.speech("user_turn_stopped", 2_300)
-    line.bot_text("Which", 2_700)
-    line.speech("bot_speech_started", 2_800)
-    line.speech("user_speech_started", 3_500)  # a cough
-    line.user_said(FIRST, 3_600, sounded_ms=sounded_ms)
-    line.speech("user_speech_stopped", 3_700)
-    line.speech("bot_speech_stopped", 4_800)
-    assert line.turns() == {0, 1}
-    assert line.interruptions() == []
-    assert line.said() == [[FIRST], []]
+    line = (
+        Line()
+        .bot_text("Hello.", 0)
+        .spoke("bot", 0, 800)
+        .speech("user_speech_started", 1_000)
+        .speech("user_turn_started", 1_100)
+        .speech("user_speech_stopped", 2_000)
+        .speech("user_turn_stopped", 2_300)
+        .bot_text("Which", 2_700)
+        .speech("bot_speech_started", 2_800)
+        .speech("user_speech_started", 3_500)  # a cough
+        .user_said(FIRST, 3_600, sounded_ms=sounded_ms)
+        .speech("user_speech_stopped", 3_700)
+        .speech("bot_speech_stopped", 4_800)
+    )
+    assert (line.turns(), line.interruptions(), line.said()) == ({0, 1}, [], [[FIRST], []])
 
 
 def test_late_words_revise_the_turn_that_the_call_has_left(line: Line) -> None:
     ends(line)
     before = line.turn(1)
-    line.user_said(FIRST, 6_000, sounded_ms=1_000)
-    line.spoke("user", 8_000, 9_000)
+    line.user_said(FIRST, 6_000, sounded_ms=1_000).spoke("user", 8_000, 9_000)
     assert before.talk is not None
     assert before.talk.user.words is None
     after = line.turn(1)
@@ -181,12 +180,13 @@ def quick() -> Line:
     """The bot greets and answers, and the caller's second turn is over at 5 s; no words
     have come.
     """
-    line = Line()
-    line.spoke("bot", 0, 800)
-    line.spoke("user", 1_000, 2_000)
-    line.spoke("bot", 2_800, 3_800)
-    line.spoke("user", 4_000, 5_000)
-    return line
+    return (
+        Line()
+        .spoke("bot", 0, 800)
+        .spoke("user", 1_000, 2_000)
+        .spoke("bot", 2_800, 3_800)
+        .spoke("user", 4_000, 5_000)
+    )
 
 
 def bot_said(line: Line, text: str, at_ms: int) -> None:
@@ -212,9 +212,7 @@ def test_a_message_that_comes_before_its_sound_is_of_it_where_the_answer_before_
 
 
 def test_a_first_answer_before_its_sound_is_no_greeting() -> None:
-    line = Line()
-    line.spoke("bot", 0, 800)
-    line.spoke("user", 1_000, 2_000)
+    line = Line().spoke("bot", 0, 800).spoke("user", 1_000, 2_000)
     bot_said(line, "Which one?", 2_100)
     line.spoke("bot", 2_800, 3_800)
     assert answered(line) == [None, "Which one?"]
@@ -271,9 +269,11 @@ def test_the_id_of_a_sound_counts_whichever_record_comes_first() -> None:
             "timestamp": (T0_MS + start_ms) / 1000,
             "sound_id": name,
         }
-        line.send("pipecat", {"type": "speech_event", "data": started}, start_ms)
-        line.speech("user_speech_stopped", start_ms + 1_000)
-        line.spoke("bot", start_ms + 1_500, start_ms + 2_000)
+        (
+            line.send("pipecat", {"type": "speech_event", "data": started}, start_ms)
+            .speech("user_speech_stopped", start_ms + 1_000)
+            .spoke("bot", start_ms + 1_500, start_ms + 2_000)
+        )
     heard_turns = line.evaluator._calls["call"].live.heard()
     assert {
         number: turn.user.said(Purpose.SPOKEN) for number, turn in heard_turns.turns([1, 2]).items()

@@ -111,8 +111,7 @@ def test_of_too_many_records_the_best_is_placed_at_the_close() -> None:
 
 
 def test_audio_after_the_record_takes_its_stages_back() -> None:
-    feed = Feed()
-    feed.bot_text("Welcome.", 0)
+    feed = Feed().bot_text("Welcome.", 0)
     fed(
         feed,
         heard("Hello", 3_000, 2),
@@ -134,11 +133,13 @@ def test_audio_after_the_record_takes_its_stages_back() -> None:
     )
     fed(feed, said("Yes?", 7_100, 4), heard("No", 7_200, 5))
     assert (stages_by_elevenlabs(feed, 1), stages_by_elevenlabs(feed, 2)) == ([2_000.0], [700.0])
-    feed.user_audio(1_000, 2_400, behind_ms=6_500)
-    feed.assistant_audio(4_100, behind_ms=4_000)
-    feed.user_audio(7_000, 8_000)
-    feed.assistant_audio(9_000)
-    feed.advance(900_000)
+    (
+        feed.user_audio(1_000, 2_400, behind_ms=6_500)
+        .assistant_audio(4_100, behind_ms=4_000)
+        .user_audio(7_000, 8_000)
+        .assistant_audio(9_000)
+        .advance(900_000)
+    )
     for turn in (1, 2):
         assert stages_by_elevenlabs(feed, turn) == []
 

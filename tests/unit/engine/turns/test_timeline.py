@@ -156,8 +156,7 @@ def test_answers_that_do_not(response: object) -> None:
 
 
 def test_a_use_is_published_when_its_outcome_is_known() -> None:
-    feed = Feed()
-    feed.tool_call("rebook", 1_000)
+    feed = Feed().tool_call("rebook", 1_000)
     assert feed.tools() == {}
     feed.tool_answer("rebook", 1_800, {"status": "error"})
     assert feed.tools() == {
@@ -167,9 +166,7 @@ def test_a_use_is_published_when_its_outcome_is_known() -> None:
 
 
 def test_a_use_that_was_never_answered_is_known_at_the_end() -> None:
-    feed = Feed()
-    feed.tool_call("rebook", 1_000)
-    feed.advance(1_000_000)
+    feed = Feed().tool_call("rebook", 1_000).advance(1_000_000)
     assert feed.tools() == {
         (0, 0): rows.ToolUse(0, "rebook", ToolOutcome.UNANSWERED, called_ms=T0_MS + 1_000)
     }

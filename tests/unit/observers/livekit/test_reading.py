@@ -8,7 +8,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from types import SimpleNamespace as Shape
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from callgauge_livekit import Attached, attach, attaching
@@ -58,18 +58,20 @@ class Observed:
             for moment in self.of("speech_event")
         ]
 
-    def user(self, new: str, at: float = 0.0, old: str | None = None) -> None:
+    def user(self, new: str, at: float = 0.0, old: str | None = None) -> Self:
         before = old or ("speaking" if new == "listening" else "listening")
         self.session.emit(
             "user_state_changed", old_state=before, new_state=new, created_at=self.now_s + at
         )
+        return self
 
-    def agent(self, new: str, at: float = 0.0, old: str = "listening") -> None:
+    def agent(self, new: str, at: float = 0.0, old: str = "listening") -> Self:
         self.session.emit(
             "agent_state_changed", old_state=old, new_state=new, created_at=self.now_s + at
         )
+        return self
 
-    def says(self, role: str, text: str, *, interrupted: bool = False, **metrics: Any) -> None:
+    def says(self, role: str, text: str, *, interrupted: bool = False, **metrics: Any) -> Self:
         item = Shape(
             type="message",
             role=role,
@@ -79,6 +81,7 @@ class Observed:
             created_at=self.now_s,
         )
         self.session.emit("conversation_item_added", item=item, created_at=self.now_s)
+        return self
 
 
 @pytest.fixture(autouse=True)
@@ -96,26 +99,28 @@ async def test_every_event_of_the_observer_is_one_that_callgauge_knows(seen: Obs
     seen.session.current_agent = Shape(
         id="desk", instructions="You are a desk.", tools=[Shape(info=Shape(name="find"))]
     )
-    seen.agent("listening", old="initializing")
-    seen.user("speaking")
-    seen.user("listening", -0.3)
-    seen.says(
-        "user",
-        "Hello",
-        stopped_speaking_at=seen.now_s - 0.3,
-        end_of_turn_delay=0.5,
-        transcription_delay=0.2,
+    (
+        seen.agent("listening", old="initializing")
+        .user("speaking")
+        .user("listening", -0.3)
+        .says(
+            "user",
+            "Hello",
+            stopped_speaking_at=seen.now_s - 0.3,
+            end_of_turn_delay=0.5,
+            transcription_delay=0.2,
+        )
+        .agent("speaking", old="thinking")
+        .says(
+            "assistant",
+            "Hi",
+            llm_node_ttft=0.2,
+            tts_node_ttfb=0.1,
+            e2e_latency=0.8,
+            started_speaking_at=seen.now_s,
+        )
+        .agent("listening", old="speaking")
     )
-    seen.agent("speaking", old="thinking")
-    seen.says(
-        "assistant",
-        "Hi",
-        llm_node_ttft=0.2,
-        tts_node_ttfb=0.1,
-        e2e_latency=0.8,
-        started_speaking_at=seen.now_s,
-    )
-    seen.agent("listening", old="speaking")
     call = Shape(call_id="1", name="find", arguments='{"a": 1}')
     seen.session.emit(
         "tool_execution_updated",
@@ -173,16 +178,14 @@ async def test_a_latency_is_of_the_first_sound_of_the_answer_however_late_its_me
 
 
 async def test_a_time_that_livekit_sets_back_counts_at_once(seen: Observed) -> None:
-    seen.user("speaking", -0.1)
-    seen.user("listening", -0.3)
+    seen.user("speaking", -0.1).user("listening", -0.3)
     assert seen.moments == [("user_speech_started", -0.1), ("user_speech_stopped", -0.3)]
 
 
 async def test_before_1_5_the_end_of_speech_waits_for_the_message_that_has_its_time(
     seen: Observed,
 ) -> None:
-    seen.user("speaking", -2.0)
-    seen.user("listening")
+    seen.user("speaking", -2.0).user("listening")
     assert [kind for kind, _ in seen.moments] == ["user_speech_started"]
     seen.says("user", "Hello", stopped_speaking_at=seen.now_s - 0.5)
     assert [kind for kind, _ in seen.moments] == ["user_speech_started", "user_speech_stopped"]
@@ -191,8 +194,7 @@ async def test_before_1_5_the_end_of_speech_waits_for_the_message_that_has_its_t
 
 
 async def test_in_1_2_the_metrics_of_the_turn_have_it(seen: Observed) -> None:
-    seen.user("speaking", -2.0)
-    seen.user("listening")
+    seen.user("speaking", -2.0).user("listening")
     listen = seen.attached._reads("metrics_collected", SessionReader.measured)
     listen(
         Shape(
@@ -213,18 +215,18 @@ async def test_in_1_2_the_metrics_of_the_turn_have_it(seen: Observed) -> None:
 async def test_a_time_outside_of_the_stretch_is_that_of_another_one(
     seen: Observed, stopped_at: float
 ) -> None:
-    seen.user("speaking", -2.0)
-    seen.user("listening")
-    seen.says("user", "Hello", stopped_speaking_at=seen.now_s + stopped_at)
+    (
+        seen.user("speaking", -2.0)
+        .user("listening")
+        .says("user", "Hello", stopped_speaking_at=seen.now_s + stopped_at)
+    )
     assert seen.moments[1] == ("user_speech_stopped", 0.0)
 
 
 async def test_an_end_that_waits_goes_before_the_answer_and_before_the_end_of_the_call(
     seen: Observed,
 ) -> None:
-    seen.user("speaking", -2.0)
-    seen.user("listening")
-    seen.agent("speaking", 0.4)
+    seen.user("speaking", -2.0).user("listening").agent("speaking", 0.4)
     assert [kind for kind, _ in seen.moments] == [
         "user_speech_started",
         "user_speech_stopped",
@@ -248,8 +250,7 @@ async def test_an_end_that_waits_for_nothing_goes_by_itself(
         return Shape(cancel=lambda: None)
 
     monkeypatch.setattr(asyncio.get_running_loop(), "call_later", call_later)
-    seen.user("speaking", -2.0)
-    seen.user("listening")
+    seen.user("speaking", -2.0).user("listening")
     ((seconds, then, arguments),) = waits
     assert seconds == HOLD_SECONDS
     then(*arguments)
@@ -259,12 +260,13 @@ async def test_an_end_that_waits_for_nothing_goes_by_itself(
 async def test_the_first_sound_is_that_of_the_output(seen: Observed) -> None:
     output = Session()
     seen.session.output.audio = output
-    seen.agent("listening", old="initializing")
-    seen.agent("thinking")
+    seen.agent("listening", old="initializing").agent("thinking")
     output.emit("playback_started", created_at=seen.now_s - 0.02)
-    seen.agent("speaking", old="thinking")
-    seen.agent("listening", 1.0, old="speaking")
-    seen.agent("speaking", 2.0)  # without a sound of its own: the state's time
+    (
+        seen.agent("speaking", old="thinking")
+        .agent("listening", 1.0, old="speaking")
+        .agent("speaking", 2.0)  # without a sound of its own: the state's time
+    )
     assert [at for kind, at in seen.moments if kind == "bot_speech_started"] == [-0.02, 2.0]
     assert len(output.listeners["playback_started"]) == 1
 
@@ -285,18 +287,15 @@ async def test_an_interruption_has_its_cause(
 ) -> None:
     speech = Shape(id="s", interrupted=False, done=lambda: False, _interrupt_source=source)
     seen.session.emit("speech_created", speech_handle=speech)
-    seen.agent("speaking")
-    seen.agent("listening", old="speaking")
+    seen.agent("speaking").agent("listening", old="speaking")
     assert "interruption" not in [kind for kind, _ in seen.moments]
     if is_speaking:
         seen.user("speaking")
     speech.interrupted = True
-    seen.agent("speaking")
-    seen.agent("listening", old="speaking")
+    seen.agent("speaking").agent("listening", old="speaking")
     told = [moment for moment in seen.of("speech_event") if moment["kind"] == "interruption"]
     assert [moment["cause"] for moment in told] == [cause]
-    seen.agent("speaking")
-    seen.agent("listening", old="speaking")
+    seen.agent("speaking").agent("listening", old="speaking")
     assert [kind for kind, _ in seen.moments].count("interruption") == 1
 
 
@@ -369,9 +368,7 @@ async def test_words_arguments_and_results_leave_only_if_they_may() -> None:
     for may in (False, True):
         seen = Observed(words=may, tool_arguments=may, tool_results=may)
         seen.session.current_agent = Shape(instructions="planted", tools=[])
-        seen.agent("listening")
-        seen.says("user", "planted")
-        seen.says("assistant", "planted")
+        seen.agent("listening").says("user", "planted").says("assistant", "planted")
         call = Shape(call_id="1", name="find", arguments='{"a": "planted"}', created_at=10.0)
         output = Shape(output="planted", is_error=False, created_at=11.0)
         seen.session.emit(
@@ -395,9 +392,12 @@ async def test_use_is_told_as_it_grows(seen: Observed) -> None:
 
 async def test_services_have_the_kind_by_which_stages_are_found(seen: Observed) -> None:
     seen.says(
-        "user", "x", stopped_speaking_at=seen.now_s, end_of_turn_delay=0.5, transcription_delay=0.2
-    )
-    seen.says("assistant", "x", llm_node_ttft=0.2, tts_node_ttfb=0.1)
+        "user",
+        "x",
+        stopped_speaking_at=seen.now_s,
+        end_of_turn_delay=0.5,
+        transcription_delay=0.2,
+    ).says("assistant", "x", llm_node_ttft=0.2, tts_node_ttfb=0.1)
     kinds = [service_kind(each["processor"]) for each in seen.of("service_latency")]
     assert kinds == [ServiceKind.STT, ServiceKind.TTS, ServiceKind.LLM]
     for name in ("llm", "stt", "tts", "realtime_model"):

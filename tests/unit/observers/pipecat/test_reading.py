@@ -311,8 +311,7 @@ async def test_a_tool_is_told_from_its_request_to_its_end() -> None:
         "in_progress",
         "failed",
     ]
-    assert told[1]["arguments"] == {"code": "A1"}
-    assert told[1]["started_at"] == told[0]["timestamp"]
+    assert (told[1]["arguments"], told[1]["started_at"]) == ({"code": "A1"}, told[0]["timestamp"])
     assert (told[2]["result"], told[2]["in_progress_at"]) == ({"visit": 7}, told[1]["timestamp"])
     assert "result" not in told[-1]
     assert told[-1]["error"] == "no database"

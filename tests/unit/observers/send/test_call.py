@@ -144,8 +144,7 @@ async def test_nothing_that_a_bot_hands_over_reaches_it_and_marks_are_counted(
     call = Call(agent=hostile, bootstrap_servers=nobody)
     call.send(hostile, data={"arguments": [hostile, float("nan")], hostile: 1})
     call.missed("a frame", hostile)
-    assert call.marked_values == 3
-    assert call.waiting == 2
+    assert (call.marked_values, call.waiting) == (3, 2)
     assert "could not be read: HostileError" in caplog.text
     await call.end(hostile)
     assert call.waiting == 3

@@ -3,9 +3,9 @@ when it lasts.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import aiokafka
 import anyio
@@ -22,7 +22,6 @@ from faststream.kafka import TestKafkaBroker
 from faststream.specification import AsyncAPI
 from prometheus_client import CollectorRegistry
 from pydantic import TypeAdapter
-from structlog.testing import capture_logs
 
 from consumers.runtime.kafka import polling as poll_watch
 from consumers.runtime.kafka.connection import KafkaSettings
@@ -37,6 +36,8 @@ from consumers.runtime.kafka.polling import (
 from consumers.runtime.received import Batch, Received, RecordPlace, Unreadable
 from consumers.runtime.registry import Instruments
 from tests.support.brokers.record_bytes import stand_in
+from tests.support.fakes.broker_records import BrokerRecord
+from tests.support.known import Logged
 from tests.support.patience import patient
 
 
@@ -91,12 +92,13 @@ async def test_a_poll_goes_through_and_a_failure_is_an_empty_one(
         await watched.watch.watched(poll_of(ConsumerStoppedError()))
 
 
-def test_it_is_logged_at_once_and_then_each_thirty_seconds_with_its_place(watched: Watched) -> None:
+def test_it_is_logged_at_once_and_then_each_thirty_seconds_with_its_place(
+    watched: Watched, logged: Logged
+) -> None:
     error = ZeroDivisionError("boom")
     error.add_note("pipecat.events[3]@17")
-    with capture_logs() as lines:
-        watched.fail_for(65, error)
-    assert [(line["event"], line["role"], line["record"], line["failures"]) for line in lines] == [
+    watched.fail_for(65, error)
+    assert [(line["event"], line["role"], line["record"], line["failures"]) for line in logged] == [
         ("kafka_poll_failed", "evaluator", "pipecat.events[3]@17", failures)
         for failures in (1, 30, 30)
     ]
@@ -214,17 +216,11 @@ async def test_a_hand_over_that_fails_keeps_no_commit_going() -> None:
 # wrote does not.
 
 
-class Record(NamedTuple):
-    value: bytes | None = b"[1]"
-    topic: str = "scores"
-    partition: int = 0
-    offset: int = 0
-    timestamp: int = 0
-    key: bytes | None = b"c-1"
-    headers: Sequence[tuple[str, bytes]] = ()
-
-
 NUMBERS = TypeAdapter(list[int]).validate_json
+
+
+def readable(offset: int = 0) -> BrokerRecord:
+    return BrokerRecord(offset=offset, value=b"[1]")
 
 
 class Handled:
@@ -278,8 +274,10 @@ async def test_a_published_record_comes_with_its_place() -> None:
 async def test_a_record_of_another_type_stops_no_other_of_its_batch() -> None:
     handled = Handled()
     gone = stand_in("scores", 4, 6)
-    odd = Record(b"[3]", headers=[("x", b"\xff\xfe")])
-    await handled.take(Record(b"{}"), odd, gone, Record(None), Record(b"\xff"))
+    odd = BrokerRecord(value=b"[3]", headers=[("x", b"\xff\xfe")])
+    await handled.take(
+        BrokerRecord(), odd, gone, BrokerRecord(value=None), BrokerRecord(value=b"\xff")
+    )
     (batch,) = handled.batches
     assert [message for _, message in batch[:-1]] == [
         Unreadable("1 validation error for list[int]"),
@@ -292,16 +290,15 @@ async def test_a_record_of_another_type_stops_no_other_of_its_batch() -> None:
     assert not handled.reader.has_failed
 
 
-async def test_the_first_failure_ends_reading_and_later_batches_are_dropped() -> None:
+async def test_the_first_failure_ends_reading_and_later_batches_are_dropped(logged: Logged) -> None:
     handled = Handled(ZeroDivisionError("boom"))
-    with capture_logs() as lines:
-        await handled.take(Record(offset=7), Record(offset=8))
-        await handled.take(Record())
+    await handled.take(readable(7), readable(8))
+    await handled.take(readable())
     assert len(handled.batches) == 1
     handled.reader.fail(ValueError("second"))
     with pytest.raises(ZeroDivisionError, match="boom"):
         await handled.reader.failure()
-    (line,) = lines
+    (line,) = logged
     assert (line["event"], line["role"], line["offset"], line["records"]) == (
         "batch_failed",
         "exporter",
@@ -311,14 +308,13 @@ async def test_the_first_failure_ends_reading_and_later_batches_are_dropped() ->
     assert handled.failed_polls == 0
 
 
-async def test_a_fault_of_the_decoder_ends_reading_too() -> None:
+async def test_a_fault_of_the_decoder_ends_reading_too(logged: Logged) -> None:
     def decode(_value: bytes) -> list[int]:
         raise ZeroDivisionError
 
     handled = Handled(decode=decode)
-    with capture_logs() as lines:
-        await handled.take(Record())
-    assert [line["event"] for line in lines] == ["batch_failed"]
+    await handled.take(readable())
+    assert [line["event"] for line in logged] == ["batch_failed"]
     with pytest.raises(ZeroDivisionError):
         await handled.reader.failure()
     assert handled.batches == []
@@ -328,7 +324,7 @@ async def test_nothing_runs_between_a_poll_and_its_handler() -> None:
     """The position has moved by then, and a commit in between would skip the records."""
     handled = Handled()
     async with TestKafkaBroker(handled.reader.broker):
-        handling = handled.reader.subscriber.process_message((Record(),))
+        handling = handled.reader.subscriber.process_message((readable(),))
         with pytest.raises(StopIteration):
             handling.send(None)
     assert len(handled.batches) == 1
@@ -392,16 +388,17 @@ def polling(monkeypatch: pytest.MonkeyPatch) -> Polling:
     return Polling(monkeypatch)
 
 
-async def test_a_poll_that_kafka_refuses_is_counted_told_and_tried_again(polling: Polling) -> None:
+async def test_a_poll_that_kafka_refuses_is_counted_told_and_tried_again(
+    polling: Polling, logged: Logged
+) -> None:
     handled = Handled()
-    with capture_logs() as lines:
-        async with polling.started(
-            handled, TopicAuthorizationFailedError("scores"), KafkaConnectionError(), (Record(),)
-        ):
-            await handled.came.wait()
+    async with polling.started(
+        handled, TopicAuthorizationFailedError("scores"), KafkaConnectionError(), (readable(),)
+    ):
+        await handled.came.wait()
     assert handled.failed_polls == 2
     assert polling.pauses[:2] == [5, 5]
-    assert [line["event"] for line in lines] == ["kafka_poll_failed"]
+    assert [line["event"] for line in logged] == ["kafka_poll_failed"]
     assert not handled.reader.has_failed
 
 
@@ -414,7 +411,7 @@ async def test_it_stalls_when_kafka_refuses_its_polls_for_long(
         handled.reader, "_watch", PollWatch("exporter", clock=lambda: 5.0 * len(polling.pauses))
     )
     refused = [TopicAuthorizationFailedError("scores")] * 8
-    async with polling.started(handled, *refused, (Record(),)):
+    async with polling.started(handled, *refused, (readable(),)):
         await handled.came.wait()
         assert handled.reader.stalled() == ("exporter: its polls of Kafka have failed for 35 s",)
 
@@ -435,7 +432,7 @@ async def test_records_gather_at_the_broker_and_an_empty_poll_delays_nothing_for
     polling: Polling,
 ) -> None:
     handled = Handled()
-    async with polling.started(handled, (), (Record(),)) as consumer:
+    async with polling.started(handled, (), (readable(),)) as consumer:
         await handled.came.wait()
     assert consumer.polls[0] == {"timeout_ms": POLL_INTERVAL_MS, "max_records": 10}
     assert polling.pauses[0] == POLL_INTERVAL_MS / 1_000

@@ -3,20 +3,16 @@ that is behind us is shown.
 """
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
 
 from consumers.runtime.kafka import ranges
 from consumers.runtime.kafka.ranges import records_between
+from tests.support.fakes.broker_records import BrokerRecord
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
-
-
-class Record(NamedTuple):
-    topic: str
-    offset: int
 
 
 class Scripted:
@@ -35,13 +31,17 @@ class Scripted:
     def seek(self, tp: TopicPartition, offset: int) -> None:
         self._at[tp] = offset
 
-    async def getmany(self, *tps: TopicPartition, **_: Any) -> dict[TopicPartition, list[Record]]:
+    async def getmany(
+        self, *tps: TopicPartition, **_: Any
+    ) -> dict[TopicPartition, list[BrokerRecord]]:
         moved = self._polls.pop(0) if self._polls else {}
         found = {}
         for tp in tps:
             start, self._at[tp] = self._at[tp], self._at[tp] + moved.get(tp, 0)
             if records := [
-                Record(tp.topic, offset) for offset in range(start, self._at[tp]) if offset % 3 == 0
+                BrokerRecord(tp.topic, offset)
+                for offset in range(start, self._at[tp])
+                if offset % 3 == 0
             ]:
                 found[tp] = records
         return found
@@ -55,7 +55,7 @@ async def test_markers_move_reading_on_and_what_lies_behind_the_end_is_left_out(
     shares: list[float] = []
     bounds = {A: (2, 10), B: (1, 3), TopicPartition("empty", 0): (5, 5)}
     found = [record async for record in records_between(consumer, bounds, shares.append)]
-    assert found == [("a", 3), ("a", 6), ("a", 9)]
+    assert [(each.topic, each.offset) for each in found] == [("a", 3), ("a", 6), ("a", 9)]
     assert consumer.assigned == [A, B]
     assert shares == [0.5, 0.6, 1.0]
 

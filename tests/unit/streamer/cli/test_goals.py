@@ -231,8 +231,7 @@ def test_the_recorded_call_s_record_is_checked_as_it_is(check: Command) -> None:
     record = conformance(RECORD.name) / "dataset_record.json"
     code, out, _ = check(record)
     assert code == 0
-    assert out.count("by a judge: ") == 4
-    assert out.count("expected tool call: ") == 4
+    assert (out.count("by a judge: "), out.count("expected tool call: ")) == (4, 4)
 
 
 def test_a_set_for_no_agent_says_so() -> None:

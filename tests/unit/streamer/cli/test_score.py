@@ -3,6 +3,7 @@ of reading.
 """
 
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from streamer.backtest.rerun import last_values
 from streamer.trials.calls import NewestRows
 from tests.support.calls.rows_of_calls import call_of
 from tests.support.fakes.scripted_openai import Asked, Does, fails, grades, scripted_openai
-from tests.unit.streamer.command_line import Command, Json
+from tests.support.known import instance_of, some
+from tests.unit.streamer.command_line import Command, Ended, Json
 
 T0_MS = 1_790_000_000_000
 
@@ -92,15 +94,23 @@ def goals(name: str, *subgoals: Json, agents: tuple[str, ...] = ()) -> Json:
     return {"id": name, "agents": list(agents), "subgoals": list(subgoals), "max_turns": 3}
 
 
-def test_progress_is_printed_per_turn(score: Command, tmp_path: Path) -> None:
-    path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "yes", "book it"))
-    ended = score(
-        path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES, BOOKS))
-    )
+@pytest.fixture
+def scored(score: Command, tmp_path: Path) -> Command:
+    """Scores calls, with goal sets if there are some."""
+
+    def ended(calls: Iterable[Json], *options: object, sets: Sequence[Json] = ()) -> Ended:
+        path = write_calls(tmp_path / "calls.jsonl", *calls)
+        given = ("--goals", write_goals(tmp_path / "goals.json", *sets)) if sets else ()
+        return score(path, *given, *options)
+
+    return ended
+
+
+def test_progress_is_printed_per_turn(scored: Command) -> None:
+    ended = scored([call("c", "hello", "yes", "book it")], sets=[goals("any", SAYS_YES, BOOKS)])
     assert (ended.code, ended.err) == (0, "")
     assert ended.progress == [0.0, 0.5, 1.0]
-    closed = ended.rows[-1]
-    assert isinstance(closed, CallRow)
+    closed = instance_of(CallRow, ended.rows[-1])
     assert closed.goals is not None
     assert [each.reached_turn for each in closed.goals.subgoals] == [2, 3]
     assert (closed.state, closed.ended_reason, closed.turns) == ("closed", "goodbye", 3)
@@ -206,25 +216,19 @@ def test_eva_s_format_is_one_line_per_call_in_its_own_encoding(
 @pytest.mark.parametrize(
     "option", [("--all",), ("--judge", "on"), ("--agent", "ava"), ("--goals", "goals.json")]
 )
-def test_eva_s_format_has_nothing_else(
-    score: Command, tmp_path: Path, option: tuple[str, ...]
-) -> None:
-    ended = score(write_calls(tmp_path / "calls.jsonl", call("a")), "--format", "eva", *option)
+def test_eva_s_format_has_nothing_else(scored: Command, option: tuple[str, ...]) -> None:
+    ended = scored([call("a")], "--format", "eva", *option)
     assert (ended.code, ended.out) == (2, "")
     assert "results have no goals" in ended.err
 
 
-def test_without_goals_there_is_no_progress_and_nothing_to_complain_of(
-    score: Command, tmp_path: Path
-) -> None:
-    ended = score(write_calls(tmp_path / "calls.jsonl", call("c", "hello")))
+def test_without_goals_there_is_no_progress_and_nothing_to_complain_of(scored: Command) -> None:
+    ended = scored([call("c", "hello")])
     assert (ended.code, ended.err, ended.progress) == (0, "", [])
     assert call_of(ended.rows).state == "closed"
 
 
-def test_a_pause_cuts_nothing_off_and_neither_does_an_early_end(
-    score: Command, tmp_path: Path
-) -> None:
+def test_a_pause_cuts_nothing_off_and_neither_does_an_early_end(scored: Command) -> None:
     held = call("held", "hello", "yes", pause_ms=1_000_000)
     hasty = call("hasty", "hello", "yes", ends=False)
     over = {
@@ -236,8 +240,7 @@ def test_a_pause_cuts_nothing_off_and_neither_does_an_early_end(
     hasty["user_sim"] = [
         event for event in hasty["user_sim"] if event["timestamp"] < over["timestamp"]
     ] + [over]
-    path = write_calls(tmp_path / "calls.jsonl", held, hasty)
-    ended = score(path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES)))
+    ended = scored([held, hasty], sets=[goals("any", SAYS_YES)])
     events = {row.conversation_id: row.events for row in ended.rows if isinstance(row, CallRow)}
     everything = sum(len(held[name]) for name in ("audit", "pipecat", "user_sim", "control"))
     assert events["held"] == everything + 1  # `call_started` is added
@@ -254,12 +257,9 @@ def test_limits_on_the_amount_cut_nothing_off(
     assert score(path) == expected
 
 
-def test_silence_passes_with_the_recording_s_own_time(score: Command, tmp_path: Path) -> None:
-    path = write_calls(
-        tmp_path / "calls.jsonl", call("c", "hello", "hello", "yes", "bye", pause_ms=200_000)
-    )
-    given = ("--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES)), "--all")
-    rows = score(path, *given).rows
+def test_silence_passes_with_the_recording_s_own_time(scored: Command) -> None:
+    long = call("c", "hello", "hello", "yes", "bye", pause_ms=200_000)
+    rows = scored([long], "--all", sets=[goals("any", SAYS_YES)]).rows
     stalled = next(
         row
         for row in rows
@@ -287,22 +287,21 @@ def test_settings_of_the_environment_hold(
 
 
 def stalls(rows: list[Row]) -> int:
-    goals = call_of(rows).goals
-    assert goals is not None
+    goals = some(call_of(rows).goals)
     return len(goals.stalls)
 
 
-def test_an_event_that_the_evaluator_would_refuse_is_told(score: Command, tmp_path: Path) -> None:
+def test_an_event_that_the_evaluator_would_refuse_is_told(scored: Command) -> None:
     broken = call("c", "hello", "yes")
     broken["audit"].append({"value": "no time", "message_type": "user"})
-    ended = score(write_calls(tmp_path / "calls.jsonl", broken))
+    ended = scored([broken])
     assert ended.code == 0
     assert ended.err.startswith("Call c, event ")
     assert call_of(ended.rows).state == "closed"
 
 
 def test_goals_with_mistakes_are_told_before_a_call_is_scored(
-    score: Command, tmp_path: Path
+    score: Command, scored: Command, tmp_path: Path
 ) -> None:
     path = write_calls(tmp_path / "calls.jsonl", call("c", "hello"))
     broken = tmp_path / "goals.yaml"
@@ -333,11 +332,8 @@ def test_a_broken_recording_is_told_after_the_calls_before_it(
 # The judge.
 
 
-def test_without_a_judge_what_it_should_judge_is_unscored(score: Command, tmp_path: Path) -> None:
-    path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "yes"))
-    ended = score(
-        path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES, JUDGED))
-    )
+def test_without_a_judge_what_it_should_judge_is_unscored(scored: Command) -> None:
+    ended = scored([call("c", "hello", "yes")], sets=[goals("any", SAYS_YES, JUDGED)])
     assert ended.progress == ["judge_disabled", "judge_disabled"]
 
 
@@ -369,22 +365,12 @@ def judged_calls(tmp_path: Path) -> tuple[object, ...]:
 
 
 def test_a_slow_call_keeps_no_other_from_asking(
-    score: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scored: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four calls may wait for the judge. The first of twelve waits until all others have asked, and
     is shown first.
     """
-    path = write_calls(
-        tmp_path / "calls.jsonl",
-        *(call(f"c{number}", f"hello from {number}") for number in range(12)),
-    )
-    given = (
-        path,
-        "--goals",
-        write_goals(tmp_path / "goals.json", goals("any", JUDGED)),
-        "--judge",
-        "on",
-    )
+    calls = [call(f"c{number}", f"hello from {number}") for number in range(12)]
     settings = {
         "OPENAI_API_KEY": "key",
         "CALLGAUGE_GOALS__TRIALS": "1",
@@ -396,7 +382,7 @@ def test_a_slow_call_keeps_no_other_from_asking(
         lambda asked: grades("C", delay_seconds=1.0 if "hello from 0" in asked.user else 0.0)
     ) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-        ended = score(*given)
+        ended = scored(calls, "--judge", "on", sets=[goals("any", JUDGED)])
     assert ended.code == 0
     assert [row.conversation_id for row in ended.rows if isinstance(row, CallRow)] == [
         f"c{n}" for n in range(12)
@@ -457,8 +443,7 @@ def test_one_question_without_a_verdict_is_told_and_its_score_says_why(
     ) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         ended = score(*judged_calls)
-    assert ended.code == 0
-    assert ended.progress == [0.0, "refused"]
+    assert (ended.code, ended.progress) == (0, [0.0, "refused"])
     assert "18 questions, 9 without a verdict (refused 9)" in ended.err
 
 
@@ -476,18 +461,10 @@ def test_a_table_says_whether_the_calls_were_good(
     assert score("sample", "--format", "table", "--all").code == 2
 
 
-def test_calls_without_a_goal_set_are_named_up_to_three_and_counted(
-    score: Command, tmp_path: Path
-) -> None:
-    path = write_calls(
-        tmp_path / "calls.jsonl", *(call(f"c-{number}", "yes") for number in range(5))
-    )
-    nobodys = write_goals(
-        tmp_path / "goals.json",
-        goals("a", SAYS_YES, agents=("x",)),
-        goals("b", BOOKS, agents=("y",)),
-    )
-    told = score(path, "--goals", nobodys).err.splitlines()
+def test_calls_without_a_goal_set_are_named_up_to_three_and_counted(scored: Command) -> None:
+    nobodys = (goals("a", SAYS_YES, agents=("x",)), goals("b", BOOKS, agents=("y",)))
+    calls = (call(f"c-{number}", "yes") for number in range(5))
+    told = scored(calls, sets=nobodys).err.splitlines()
     assert [line.partition(": no goal set is for it")[0] for line in told] == [
         "Call c-0",
         "Call c-1",
@@ -504,11 +481,9 @@ def test_a_trace_is_told_from_a_recording(score: Command, tmp_path: Path) -> Non
     assert "`callgauge score FILE --format agent-inspect` scores traces" in ended.err
 
 
-def test_the_question_mark_of_the_table_is_explained(score: Command, tmp_path: Path) -> None:
-    path = write_calls(tmp_path / "calls.jsonl", call("c", "yes"))
-    judged = subgoal("kind", {"kind": "judge"})
-    goal_file = write_goals(tmp_path / "goals.json", goals("any", SAYS_YES, judged))
-    lines = score(path, "--goals", goal_file, "--format", "table").out.splitlines()
+def test_the_question_mark_of_the_table_is_explained(score: Command, scored: Command) -> None:
+    sets = [goals("any", SAYS_YES, JUDGED)]
+    lines = scored([call("c", "yes")], "--format", "table", sets=sets).out.splitlines()
     assert "1 of 2?" in lines[1]
     assert lines[2].startswith("goals: ? marks a call with subgoals whose verdict is not known")
     assert "?" not in score("sample", "--format", "table").out

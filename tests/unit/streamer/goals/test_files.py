@@ -5,7 +5,7 @@ it is in use.
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from structlog.testing import capture_logs
@@ -26,6 +26,7 @@ from streamer.goals.files import (
     read_yaml,
 )
 from streamer.goals.sources import GoalFolder
+from tests.support.known import Logged
 
 
 def goal_set(goals_id: str, agent: str = "", details: str = "d") -> str:
@@ -153,12 +154,13 @@ class Changing:
         self.folder = GoalFolder(path)
         self._writes = 0
 
-    def write(self, name: str, text: str) -> None:
+    def write(self, name: str, text: str) -> Self:
         """Writes a file with a unique time of change, however coarse the clock of the disk is."""
         path = self.path / name
         path.write_text(text)
         self._writes += 1
         os.utime(path, ns=(self._writes, self._writes))
+        return self
 
     def reload(self) -> list[str]:
         """Reloads the folder and returns the logged events."""
@@ -177,23 +179,20 @@ def changing(tmp_path: Path) -> Changing:
 
 
 def test_a_file_that_changes_is_read_again_and_others_are_not(changing: Changing) -> None:
-    changing.write("a.yaml", goal_set("a", "desk"))
-    changing.write("b.yaml", goal_set("b", "night"))
-    assert changing.reload() == ["goal_file_read"] * 2
-    assert changing.reload() == []
+    changing.write("a.yaml", goal_set("a", "desk")).write("b.yaml", goal_set("b", "night"))
+    assert (changing.reload(), changing.reload()) == (["goal_file_read"] * 2, [])
     changing.write("a.yaml", goal_set("a", "desk", details="new"))
     assert changing.reload() == ["goal_file_read"]
     assert (changing.details("a"), changing.details("b")) == ("new", "d")
     assert changing.folder.index.of_agent("night") == changing.folder.index.named("b")
 
 
-def test_a_broken_file_keeps_what_it_held_and_says_so(changing: Changing) -> None:
+def test_a_broken_file_keeps_what_it_held_and_says_so(changing: Changing, logged: Logged) -> None:
     changing.write("a.yaml", goal_set("a"))
     changing.reload()
     changing.write("a.yaml", "id: a\nsubgoals: {}\n")
-    with capture_logs() as lines:
-        changing.folder.reload()
-    (line,) = lines
+    changing.folder.reload()
+    (line,) = logged
     assert (line["event"], line["mistakes"]) == ("goal_file_broken", 1)
     assert line["first"] == f"{changing.path / 'a.yaml'}:2: subgoals: expected a list, seen {{}}."
     assert line["now"] == "its earlier content stays in use"
@@ -205,12 +204,12 @@ def test_a_broken_file_keeps_what_it_held_and_says_so(changing: Changing) -> Non
     assert (changing.details("a"), changing.folder.broken) == ("mended", {})
 
 
-def test_a_file_that_is_broken_from_the_start_gives_no_goals(changing: Changing) -> None:
-    changing.write("a.yaml", "[")
-    changing.write("b.yaml", goal_set("b"))
-    with capture_logs() as lines:
-        changing.folder.load()
-    assert [line["now"] for line in lines if line["event"] == "goal_file_broken"] == [
+def test_a_file_that_is_broken_from_the_start_gives_no_goals(
+    changing: Changing, logged: Logged
+) -> None:
+    changing.write("a.yaml", "[").write("b.yaml", goal_set("b"))
+    changing.folder.load()
+    assert [line["now"] for line in logged if line["event"] == "goal_file_broken"] == [
         "no goals come from it"
     ]
     assert (len(changing.folder.index), changing.details("b")) == (1, "d")
@@ -241,8 +240,7 @@ def test_the_first_file_by_name_has_the_id_whatever_was_written_last(changing: C
 
 
 def test_a_set_that_lost_its_id_is_not_found_by_its_agents(changing: Changing) -> None:
-    changing.write("a.yaml", goal_set("same"))
-    changing.write("b.yaml", goal_set("same", "desk"))
+    changing.write("a.yaml", goal_set("same")).write("b.yaml", goal_set("same", "desk"))
     changing.reload()
     assert changing.folder.index.of_agent("desk") is None
 
@@ -251,8 +249,7 @@ def test_a_folder_that_goes_away_keeps_what_was_read(changing: Changing) -> None
     changing.write("a.yaml", goal_set("a"))
     changing.reload()
     changing.path.rename(changing.path.with_name("elsewhere"))
-    assert changing.reload() == ["goal_folder_problem"]
-    assert changing.reload() == []
+    assert (changing.reload(), changing.reload()) == (["goal_folder_problem"], [])
     assert changing.details("a") == "d"
     changing.path.with_name("elsewhere").rename(changing.path)
     assert changing.reload() == []
@@ -331,8 +328,7 @@ def test_lines_of_yaml() -> None:
 
 def test_several_yaml_documents_are_a_list() -> None:
     document = read_yaml("id: a\n---\nid: b\n")
-    assert document.value == [{"id": "a"}, {"id": "b"}]
-    assert document.line_of((1, "id")) == 3
+    assert (document.value, document.line_of((1, "id"))) == ([{"id": "a"}, {"id": "b"}], 3)
     assert read_yaml("").value == read_yaml("# nothing\n").value == []
 
 
@@ -346,8 +342,7 @@ def test_lines_of_json() -> None:
 
 def test_lines_of_json_lines() -> None:
     document = read_json_lines('{"id": "a"}\n\n{"id": "b"}\n')
-    assert document.value == [{"id": "a"}, {"id": "b"}]
-    assert document.line_of((1, "id")) == 3
+    assert (document.value, document.line_of((1, "id"))) == ([{"id": "a"}, {"id": "b"}], 3)
 
 
 Reader = Callable[[str], Document]

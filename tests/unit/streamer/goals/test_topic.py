@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.goals.goal_set import ChoosesGoals, GoalSet
@@ -15,7 +14,9 @@ from schemas.topics import GOALS_TOPIC
 from streamer.goals.files import GoalFolderError, GoalIndex
 from streamer.goals.sources import GoalFolder, GoalSources
 from streamer.goals.topic import GoalsTopic
+from tests.support.fakes.broker_records import BrokerRecord
 from tests.support.fakes.embedded_broker import embedded_broker
+from tests.support.known import Logged, some
 from tests.support.patience import patient
 
 NOBODY = KafkaSettings(bootstrap_servers="127.0.0.1:1")
@@ -67,16 +68,14 @@ def test_a_call_names_its_goals_or_has_its_agents(
 def test_the_folder_s_set_is_used_where_the_topic_has_one_of_the_same_id(
     sources: GoalSources,
 ) -> None:
-    found = sources.choose("both", None)
-    assert found is not None
+    found = some(sources.choose("both", None))
     assert found.subgoals[0].details == "folder"
 
 
-def test_an_unknown_name_is_told_once(sources: GoalSources) -> None:
-    with capture_logs() as lines:
-        for name in ("x", "x", "y"):
-            sources.choose(name, None)
-    assert [(line["event"], line["goal_set"]) for line in lines] == [
+def test_an_unknown_name_is_told_once(sources: GoalSources, logged: Logged) -> None:
+    for name in ("x", "x", "y"):
+        sources.choose(name, None)
+    assert [(line["event"], line["goal_set"]) for line in logged] == [
         ("goal_set_unknown", "x"),
         ("goal_set_unknown", "y"),
     ]
@@ -127,14 +126,13 @@ async def test_a_folder_that_is_not_there_ends_the_start(tmp_path: Path) -> None
         await GoalSources(GoalFolder(tmp_path / "nowhere"), None).run(asyncio.Event())
 
 
-async def test_a_broker_that_is_away_costs_the_goals_and_nothing_else() -> None:
+async def test_a_broker_that_is_away_costs_the_goals_and_nothing_else(logged: Logged) -> None:
     sources, stop = GoalSources(None, GoalsTopic(NOBODY)), asyncio.Event()
-    with capture_logs() as lines:
-        running = asyncio.create_task(sources.run(stop))
-        await asyncio.wait_for(sources.ready.wait(), patient(PATIENCE_SECONDS))
-        stop.set()
-        await asyncio.wait_for(running, patient(PATIENCE_SECONDS))
-    assert [line["event"] for line in lines if line["event"].startswith("goal")] == [
+    running = asyncio.create_task(sources.run(stop))
+    await asyncio.wait_for(sources.ready.wait(), patient(PATIENCE_SECONDS))
+    stop.set()
+    await asyncio.wait_for(running, patient(PATIENCE_SECONDS))
+    assert [line["event"] for line in logged if line["event"].startswith("goal")] == [
         "goals_topic_unread"
     ]
     assert sources.choose("a", None) is None
@@ -159,8 +157,7 @@ async def test_simulated_calls_have_the_goals_that_come_with_callgauge_unless_ot
     sources, stop = GoalSources(folder, None), asyncio.Event()
     stop.set()
     await sources.run(stop)
-    found = sources.choose("library-desk", "library-desk")
-    assert found is not None
+    found = some(sources.choose("library-desk", "library-desk"))
     assert found.id == chosen
     assert (len(found.subgoals) > 1) == (own is None or "night" in str(own)), (
         "the simulated calls' have several"
@@ -250,33 +247,20 @@ async def test_the_topic_of_the_embedded_broker(embedded: KafkaSettings) -> None
     ],
 )
 def test_a_record_that_is_no_goal_set_is_told_counted_and_left_out(
-    key: bytes | None, value: object, told: str
+    key: bytes | None, value: object, told: str, logged: Logged
 ) -> None:
     topic = GoalsTopic(NOBODY)
     raw = value if isinstance(value, bytes) else json.dumps(value).encode()
     sets = {"a": goal_set("a", details="before")}
-    with capture_logs() as lines:
-        topic._take(Record(key, raw), sets)
-    ((line),) = lines
+    topic._take(BrokerRecord(GOALS_TOPIC, 7, key=key, value=raw, partition=3), sets)
+    ((line),) = logged
     assert (line["event"], line["error"], line["offset"]) == ("goal_record_refused", told, 7)
     assert (topic.refused, sets["a"].subgoals[0].details) == (1, "before")
-
-
-class Record:
-    """A record as aiokafka delivers it."""
-
-    topic = GOALS_TOPIC
-    partition = 3
-    offset = 7
-
-    def __init__(self, key: bytes | None, value: bytes) -> None:
-        self.key = key
-        self.value = value
 
 
 def test_a_record_takes_its_id_from_the_key_where_the_format_has_none() -> None:
     sets: dict[str, GoalSet] = {}
     GoalsTopic(NOBODY)._take(
-        Record(b"a", json.dumps({"sub_goals": [{"details": "d"}]}).encode()), sets
+        BrokerRecord(key=b"a", value=json.dumps({"sub_goals": [{"details": "d"}]}).encode()), sets
     )
     assert sets["a"].id == "a"

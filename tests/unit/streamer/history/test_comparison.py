@@ -20,6 +20,7 @@ from schemas.rows import CallRow
 from schemas.units import DAY_MS
 from streamer.history import comparison
 from streamer.history.comparison import ComparedPeriod, compared, groups_given
+from tests.support.known import instance_of, some
 from tests.unit.history.test_store import NOON_MS, batch, call
 from tests.unit.streamer.command_line import command
 
@@ -35,8 +36,7 @@ class Calls:
     def values(self, question: CallSearch, columns: Sequence[str]) -> Iterable[tuple[Flat, ...]]:
         assert question.most is None
         for row in self.rows:
-            started_ms = row["first_known_ms"]
-            assert isinstance(started_ms, int)
+            started_ms = instance_of(int, row["first_known_ms"])
             if question.since_ms <= started_ms < question.until_ms:
                 yield tuple(row.get(name) for name in columns)
 
@@ -164,8 +164,7 @@ def test_only_columns_with_few_values_make_groups() -> None:
 
 def test_a_reader_is_told_how_many_changes_chance_makes() -> None:
     change = Change("p95_ms", 1, 2, 2, 2, 0.5, 1.5)
-    remark = remark_on_chance([change] * 40)
-    assert remark is not None
+    remark = some(remark_on_chance([change] * 40))
     assert remark.startswith("40 changes have an interval. If nothing had changed, about 2 would")
     assert remark_on_chance([change._replace(low=None)]) is None
 

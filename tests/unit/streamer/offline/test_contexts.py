@@ -243,8 +243,7 @@ def test_a_goal_in_another_language_keeps_the_places_that_only_eva_can_name(tmp_
     directory = record(tmp_path, dataset_record=data)
     (tmp_path / "output" / "run-1" / "config.json").write_text(json.dumps({"language": "ko"}))
     found = context(directory)
-    assert found["user_goal"] == "Go to <LOC:the lobby>, <FIRST_NAME>."
-    assert found["language"] == "ko"
+    assert (found["user_goal"], found["language"]) == ("Go to <LOC:the lobby>, <FIRST_NAME>.", "ko")
 
 
 def test_a_call_without_a_folder_has_the_facts_of_its_events_and_no_others(tmp_path: Path) -> None:

@@ -52,8 +52,7 @@ def test_everything_that_is_there_is_read(tmp_path: Path) -> None:
         "expected_scenario_db": {"fees": {"f": 1}},
         "final_scenario_db": {"fees": {}},
     }
-    assert state.final_hash == "abc"
-    assert state.stage_mean_ms == {"llm_latency": 900.0}
+    assert (state.final_hash, state.stage_mean_ms) == ("abc", {"llm_latency": 900.0})
 
 
 def test_the_tokens_of_the_model_s_steps_are_averaged(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from streamer.recordings.reader import goals_for, read_recordings
 from streamer.settings.all_settings import Settings
 from tests.integration.processes import ran_here
 from tests.support.calls.rows_of_calls import call_of, tools_of, turns_of
+from tests.support.known import some
 
 MOST_BYTES = 100_000
 
@@ -79,16 +80,14 @@ def test_a_folder_of_this_name_is_the_users_own(tmp_path: Path) -> None:
 
 def test_the_sample_brings_its_goals_only_where_nobody_names_others(tmp_path: Path) -> None:
     (call,) = read_recordings(SAMPLE)
-    own = goals_for([SAMPLE], None)
-    assert own is not None
+    own = some(goals_for([SAMPLE], None))
     assert (found := own.of(call)) is not None
     assert found.id == "sample"
     assert goals_for([SAMPLE, tmp_path], None) is None
     (tmp_path / "other.yaml").write_text(
         "id: other\nsubgoals:\n  - {id: a, details: d, check: {kind: tool_called, tool: t}}\n"
     )
-    other = goals_for([SAMPLE], tmp_path / "other.yaml")
-    assert other is not None
+    other = some(goals_for([SAMPLE], tmp_path / "other.yaml"))
     assert (found := other.of(call)) is not None
     assert found.id == "other"
 

@@ -25,6 +25,7 @@ from streamer.roles.demo import place_of_command, split_at, why_no_browser
 from streamer.settings.all_settings import Settings
 from streamer.sources.simulator.traffic import simulated_traffic
 from streamer.terminal import Screen
+from tests.support.known import some
 from tests.support.patience import patient
 
 ROOT = Path(__file__).parents[4]
@@ -101,8 +102,7 @@ def test_on_a_terminal_it_shows_the_calls_and_ctrl_c_ends_it() -> None:
         os.close(theirs)
         try:
             seen = read_until(ours, b"running", START_SECONDS, after=b"status")
-            found = re.search(rb"http://127\.0\.0\.1:\d+/metrics", seen)
-            assert found is not None
+            found = some(re.search(rb"http://127\.0\.0\.1:\d+/metrics", seen))
             # an address on loopback that we started
             with urllib.request.urlopen(found[0].decode(), timeout=patient(5)) as page:  # noqa: S310
                 metrics = page.read().decode()
@@ -220,8 +220,7 @@ def test_a_taken_port_is_told_and_the_next_free_one_is_used() -> None:
             timeout=patient(START_SECONDS),
         )
     assert (ended.returncode, ended.stderr) == (0, "")
-    found = re.search(rf"Port {port} is taken, so /metrics is on port (\d+)\.", ended.stdout)
-    assert found is not None
+    found = some(re.search(rf"Port {port} is taken, so /metrics is on port (\d+)\.", ended.stdout))
     assert f"Metrics: http://127.0.0.1:{found[1]}/metrics" in ended.stdout
 
 

@@ -55,8 +55,7 @@ def test_the_screen_shows_how_far_a_call_is(
     parts: dict[str, Any], mark: list[str], cell: str, status: str, width: int
 ) -> None:
     line = shown([call_row(turn=1, **parts)], width)[4]
-    assert line.split()[: len(mark)] == mark
-    assert line.split()[len(mark) + 5] == cell
+    assert (line.split()[: len(mark)], line.split()[len(mark) + 5]) == (mark, cell)
     assert line.split()[-1] == status
 
 

@@ -21,6 +21,7 @@ from streamer.goals.files import GoalFolderError
 from streamer.roles import evaluator_role
 from streamer.roles.evaluator_role import EvaluatorRole
 from streamer.settings.all_settings import Settings
+from tests.support.known import some
 from tests.support.patience import patient
 
 NOBODY = KafkaSettings(bootstrap_servers="127.0.0.1:1")
@@ -109,8 +110,7 @@ async def test_it_reads_goals_before_calls_and_ends_when_the_evaluator_has_finis
     made = Made(monkeypatch, GoalRules(trials=3), folder=tmp_path)
     assert made.role.problems() == ("evaluator: reading the goal sets",)
     running = await made.started()
-    goals = made.evaluator.goals.choose(None, "desk")
-    assert goals is not None
+    goals = some(made.evaluator.goals.choose(None, "desk"))
     assert (goals.id, made.evaluator.settings.goals.trials) == ("a", 3)
     assert made.role.problems() == ()
     made.stop.set()
@@ -162,8 +162,7 @@ async def test_what_is_wrong_with_goals_is_on_the_metrics_page(
     write(tmp_path / "a.json", "a")
     (tmp_path / "b.json").write_text("{")
     made = Made(monkeypatch, folder=tmp_path, reads_topic=True)
-    topic = made.role._topic
-    assert topic is not None
+    topic = some(made.role._topic)
     topic.tried.set()
     monkeypatch.setattr(topic, "follow", lambda stop: stop.wait())
     running = await made.started()

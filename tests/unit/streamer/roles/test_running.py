@@ -37,6 +37,7 @@ from streamer.roles.running import (
 )
 from streamer.settings.all_settings import Settings, load_settings
 from tests.support.fakes.evaluator_fakes import until_idle
+from tests.support.known import Logged
 from tests.support.patience import patient
 
 ROOT = Path(__file__).parents[4]
@@ -186,18 +187,17 @@ async def test_a_stop_lets_every_role_finish_and_is_told_at_once(made: Running) 
     assert made.service.unfinished() == ["process"]
 
 
-async def test_a_role_that_fails_ends_the_others_properly(made: Running) -> None:
+async def test_a_role_that_fails_ends_the_others_properly(made: Running, logged: Logged) -> None:
     made.exporter.may_end.clear()
     made.exporter.fails_at_the_end = OSError("the second failure")
     made.evaluator.failing.set_exception(ZeroDivisionError("the first failure"))
     await made.service.stopping.wait()
     assert await made.page("/healthz") == (503, "evaluator: its work has ended with an error\n")
-    with capture_logs() as lines:
-        made.exporter.may_end.set()
-        with pytest.raises(ZeroDivisionError, match="the first failure"):
-            await made.task
+    made.exporter.may_end.set()
+    with pytest.raises(ZeroDivisionError, match="the first failure"):
+        await made.task
     assert made.exporter.has_stopped
-    (told,) = [line for line in lines if line["event"] == "role_failed"]
+    (told,) = [line for line in logged if line["event"] == "role_failed"]
     assert (told["role"], told["error"]) == ("exporter", "OSError('the second failure')")
 
 

@@ -11,7 +11,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import aiokafka
 import pytest
@@ -21,7 +21,6 @@ from aiokafka.structs import OffsetAndMetadata
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
-from structlog.testing import capture_logs
 
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.process import OperatorError
@@ -33,6 +32,8 @@ from streamer.roles.transcript_files import (
     TranscriptFiles,
     file_stem,
 )
+from tests.support.fakes.broker_records import BrokerRecord
+from tests.support.known import Logged
 from tests.support.patience import patient
 
 VALUE = b'[{"role":"user"}]'
@@ -214,19 +215,10 @@ SOON_SECONDS = 60
 """A bound, not a goal: files are forced to a disk that may be busy."""
 
 
-class Record(NamedTuple):
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    topic: str = TP.topic
-    partition: int = TP.partition
-    timestamp: int = 0
-
-
 class FakeConsumer:
     """A log of one partition; remembers the read position and the committed offsets."""
 
-    def __init__(self, records: Sequence[Record]) -> None:
+    def __init__(self, records: Sequence[BrokerRecord]) -> None:
         self.log = {record.offset: record for record in records}
         self.position = min(self.log, default=0)
         self.committed: list[int] = []
@@ -248,7 +240,7 @@ class FakeConsumer:
 
     async def getmany(
         self, *, timeout_ms: int, max_records: int
-    ) -> dict[TopicPartition, list[Record]]:
+    ) -> dict[TopicPartition, list[BrokerRecord]]:
         assert timeout_ms <= 200, "what a stop waits for"
         found = [self.log[offset] for offset in sorted(self.log) if offset >= self.position]
         if not found:
@@ -289,7 +281,9 @@ class FailingFiles(TranscriptFiles):
 class Filing:
     """A filer that FastStream gives a fake client."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, *records: Record) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, folder: Path, *records: BrokerRecord
+    ) -> None:
         self.consumer = FakeConsumer(records)
         self.files = FailingFiles(folder)
         self.registry = CollectorRegistry()
@@ -337,7 +331,10 @@ def files_in(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-TWO = (Record(3, b"a", b"[1]"), Record(5, b"b", b"[2]"))
+TWO = (
+    BrokerRecord(TP.topic, 3, 0, b"a", b"[1]", TP.partition),
+    BrokerRecord(TP.topic, 5, 0, b"b", b"[2]", TP.partition),
+)
 
 
 @pytest.fixture
@@ -359,11 +356,10 @@ async def test_files_are_there_before_the_position_is_committed(
 
 
 async def test_what_cannot_be_written_waits_and_is_told_once(
-    filing: Filing, tmp_path: Path
+    filing: Filing, tmp_path: Path, logged: Logged
 ) -> None:
     filing.files.failing["b"] = 3
-    with capture_logs() as logged:
-        await filing.until(lambda: 6 in filing.consumer.committed)
+    await filing.until(lambda: 6 in filing.consumer.committed)
     assert filing.consumer.committed == [5, 6], "the position stays before it"
     assert filing.files.tried == ["a", "b", "b", "b", "b"]
     assert (filing.count("written"), filing.count("failed")) == (2, 3)
@@ -378,40 +374,41 @@ async def test_records_that_are_no_transcripts_are_passed_over(
     filing = Filing(
         monkeypatch,
         tmp_path,
-        Record(0, None, b"x"),
-        Record(1, b"c", None),
-        Record(2, b"\xff", b"[]"),
+        BrokerRecord(TP.topic, 0, 0, None, b"x", TP.partition),
+        BrokerRecord(TP.topic, 1, 0, b"c", None, TP.partition),
+        BrokerRecord(TP.topic, 2, 0, b"\xff", b"[]", TP.partition),
     )
     await filing.until(lambda: bool(filing.consumer.committed))
     assert filing.consumer.committed == [3]
     assert list(files_in(tmp_path).values()) == [b"[]"]
 
 
-async def test_a_commit_that_fails_costs_nothing_but_the_same_files_again(filing: Filing) -> None:
+async def test_a_commit_that_fails_costs_nothing_but_the_same_files_again(
+    filing: Filing, logged: Logged
+) -> None:
     filing.consumer.commit_error = CommitFailedError()
-    with capture_logs() as logged:
-        await filing.until(filing.consumer.polled.is_set)
+    await filing.until(filing.consumer.polled.is_set)
     assert [line["event"] for line in logged] == ["commit_failed"]
     assert filing.count("written") == 2
 
 
 async def test_a_commit_that_the_client_tries_for_ever_is_given_up(
-    filing: Filing, monkeypatch: pytest.MonkeyPatch
+    filing: Filing, monkeypatch: pytest.MonkeyPatch, logged: Logged
 ) -> None:
     """As it does if the topic is deleted."""
     monkeypatch.setattr(transcript_filer, "COMMIT_SECONDS", 0.01)
     filing.consumer.commits_for_ever = True
-    with capture_logs() as logged:
-        await filing.until(filing.consumer.polled.is_set)
+    await filing.until(filing.consumer.polled.is_set)
     assert [(line["event"], line["error"]) for line in logged] == [
         ("commit_failed", "TimeoutError")
     ]
 
 
-async def test_a_broker_that_is_away_is_tried_again(filing: Filing, tmp_path: Path) -> None:
+async def test_a_broker_that_is_away_is_tried_again(
+    filing: Filing, tmp_path: Path, logged: Logged
+) -> None:
     filing.consumer.errors = [KafkaConnectionError("away"), KafkaConnectionError("away")]
-    with capture_logs() as logged:
-        await filing.until(lambda: bool(filing.consumer.committed))
+    await filing.until(lambda: bool(filing.consumer.committed))
     (told,) = [line["problem"] for line in logged if line["event"] == "transcript_files_wait"]
     assert "away" in told
 
@@ -428,10 +425,9 @@ async def test_a_folder_that_cannot_be_used_ends_it_at_once(
 
 @pytest.mark.parametrize(("mode", "lines"), [(0o755, 1), (0o750, 0)])
 async def test_a_folder_that_everybody_can_look_into_is_told_once(
-    filing: Filing, tmp_path: Path, mode: int, lines: int
+    filing: Filing, tmp_path: Path, mode: int, lines: int, logged: Logged
 ) -> None:
     await asyncio.to_thread(tmp_path.chmod, mode)
     filing.consumer.errors = [KafkaConnectionError("gone")]  # the filer begins again
-    with capture_logs() as logged:
-        await filing.until(lambda: bool(filing.consumer.committed))
+    await filing.until(lambda: bool(filing.consumer.committed))
     assert [line["event"] for line in logged].count("transcripts_folder_is_open") == lines

@@ -176,8 +176,7 @@ async def test_cancelling_leaves_at_once_and_does_not_flush() -> None:
     playing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await playing
-    assert len(publisher.sent) == 1
-    assert publisher.flushed_after == -1
+    assert (len(publisher.sent), publisher.flushed_after) == (1, -1)
 
 
 def headers_of(source: Source, name: str, time_ms: int = NOW_MS) -> dict[str, bytes]:

@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -93,7 +93,7 @@ class Watching:
         self._position: Position | None = None
         self.restart()
 
-    def restart(self) -> None:
+    def restart(self) -> Self:
         if self._position is not None:
             self._position.__exit__()
         self._position = Position(
@@ -107,16 +107,19 @@ class Watching:
             lambda said: self.said.append(str(said)),
             self._skew_ms,
         )
+        return self
 
-    def look(self, times: int = 1) -> None:
+    def look(self, times: int = 1) -> Self:
         async def work() -> None:
             for _ in range(times):
                 await self.watch.look(self.taken)
 
         asyncio.run(work())
+        return self
 
-    def to_the_end(self) -> None:
+    def to_the_end(self) -> Self:
         asyncio.run(asyncio.wait_for(self.watch.send(self.taken), patient(30)))
+        return self
 
 
 def lines(*events: Json) -> bytes:
@@ -211,8 +214,7 @@ def test_what_is_sent_is_what_score_reads(tmp_path: Path, seed: int, *, restarts
     run = tmp_path / "run"
     run.mkdir()
     (run / "config.json").write_text("{}")  # no recording
-    watching = Watching(run)
-    watching.look()
+    watching = Watching(run).look()
     for _ in written_slowly(whole, run / "records" / "1", 7):
         if restarts:
             watching.restart()
@@ -224,8 +226,7 @@ def test_what_is_sent_is_what_score_reads(tmp_path: Path, seed: int, *, restarts
     assert {name for name, _ in watching.taken.events} == {"1"}
     assert not any(said.startswith(str(run / "config.json")) for said in watching.said)
     count = len(expected)
-    watching.restart()
-    watching.to_the_end()
+    watching.restart().to_the_end()
     assert len(watching.taken.events) == count, "nothing twice"
 
 
@@ -238,8 +239,7 @@ def test_a_crash_repeats_events_under_the_same_identity_and_loses_none(
     with pytest.raises(ConnectionError):
         watching.look()
     watching.taken.fails_after = None
-    watching.restart()
-    watching.look()
+    watching.restart().look()
     identities = watching.taken.identities
     assert identities[:5] == identities[5:10]
     assert [event["timestamp"] - MS for event in watching.taken.values("1", "pipecat")][-9:] == [
@@ -256,8 +256,7 @@ def test_the_position_is_kept_only_of_what_kafka_has(
     with pytest.raises(ConnectionError):
         watching.to_the_end()
     watching.taken.acknowledges = True
-    watching.restart()
-    watching.to_the_end()
+    watching.restart().to_the_end()
     assert watching.taken.values("1", "pipecat") == [word(1), word(1)]
     assert len(set(watching.taken.identities)) == len(watching.taken.events) / 2
 
@@ -272,8 +271,7 @@ def test_an_attempt_that_eva_repeats_is_a_call_of_its_own(
     shutil.move(record, record.with_name("1_failed_attempt_1"))
     watching.look()
     write_record(record, first=50)
-    watching.restart()
-    watching.look()
+    watching.restart().look()
     second = "1/attempt_2" if is_late else "1"
     assert watching.taken.values(second, "pipecat") == [word(51)]
     assert watching.taken.control(second) == ["call_started", "call_ended"]
@@ -281,8 +279,7 @@ def test_an_attempt_that_eva_repeats_is_a_call_of_its_own(
         "what was put aside is no call of its own"
     )
     count = len(watching.taken.events)
-    watching.restart()
-    watching.look()
+    watching.restart().look()
     assert len(watching.taken.events) == count
 
 
@@ -297,8 +294,7 @@ def test_a_copy_of_a_run_goes_on_where_the_run_was(
     for file in (copy / "records" / "1").iterdir():
         os.utime(file, (1, 1))
     write_record(copy / "records" / "2")
-    again = Watching(copy)
-    again.look()
+    again = Watching(copy).look()
     assert {call for call, _ in again.taken.events} == {"1"}, "the id of its result"
     assert len(again.taken.control("1")) == 2, "one call"
 
@@ -347,8 +343,7 @@ def test_a_record_that_cannot_be_read_is_named_once_and_read_when_it_changes(
     assert ["the record has no audit log" in said for said in watching.said] == [True]
     assert "the others go on" in watching.said[0]
     write_record(record)
-    watching.restart()
-    watching.to_the_end()
+    watching.restart().to_the_end()
     assert watching.taken.control("1") == ["call_started", "call_ended"]
 
 
@@ -383,8 +378,7 @@ def test_a_call_of_the_past_is_named_and_nothing_of_it_is_sent(
     write_record(tmp_path / "records" / "x" / "trial_2", first=10_000)
     (tmp_path / SUMMARY_FILE).write_text("{}")
     if is_restarted:
-        watching.look()
-        watching.restart()
+        watching.look().restart()
     watching.to_the_end()
     assert {name for name, _ in watching.taken.events} == {"1/trial_2"}
     assert any("the events of 1 are of 2026-09-21 14:13:20 UTC" in said for said in watching.said)
@@ -451,14 +445,12 @@ def test_events_have_the_same_identity_in_whatever_parts_the_file_is_read(
     )
     words = [event for number in range(1, 5) for name in "ab" for event in of_call(name, number)]
     append(file, lines(*begin, *words, *end))
-    whole = Watching(file, WatchedFacts(agent="desk"))
-    whole.look()
+    whole = Watching(file, WatchedFacts(agent="desk")).look()
     monkeypatch.setattr(module, "LINES_AT_A_TIME", at_a_time)
     (file.with_suffix(".p")).unlink()
     parts = Watching(file, WatchedFacts(agent="desk"))
     for _ in range(12):
-        parts.restart()
-        parts.look()
+        parts.restart().look()
     assert sorted(parts.taken.identities) == sorted(whole.taken.identities)
     assert len(set(whole.taken.identities)) == 12
     assert parts.taken.control("b") == ["call_started", "call_ended"]
@@ -530,8 +522,7 @@ def test_little_is_said_of_one_file(file: Path) -> None:
 
 
 def test_files_of_a_folder_are_sent_those_that_are_added_later_too(tmp_path: Path) -> None:
-    watching = Watching(tmp_path)
-    watching.look()
+    watching = Watching(tmp_path).look()
     append(tmp_path / "a.jsonl", lines(*of_call("a", 1)))
     watching.look()
     entries = [{"timestamp": str(MS), "message_type": "user", "value": "hi"}]
@@ -539,8 +530,7 @@ def test_files_of_a_folder_are_sent_those_that_are_added_later_too(tmp_path: Pat
     (tmp_path / "list.json").write_text(json.dumps(of_call("l", 1, 2)))
     watching.look(2)
     append(tmp_path / "a.jsonl", lines(*of_call("a", 2)))
-    watching.restart()
-    watching.look(2)
+    watching.restart().look(2)
     assert watching.taken.values("a", "pipecat") == [word(1), word(2)]
     assert watching.taken.values("l", "pipecat") == [word(1), word(2)]
     assert (

@@ -304,8 +304,7 @@ async def test_what_is_not_signed_by_our_secret_now_is_refused(
     )
     assert response.status_code == 401
     assert response.text.startswith(outcome)
-    assert receiver.written == []
-    assert receiver.count(COUNTER, kind="unknown", outcome=outcome) == 1
+    assert (receiver.written, receiver.count(COUNTER, kind="unknown", outcome=outcome)) == ([], 1)
 
 
 async def test_a_request_without_a_signature_or_with_two_is_refused(receiver: Receiver) -> None:

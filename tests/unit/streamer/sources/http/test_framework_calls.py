@@ -20,9 +20,10 @@ from schemas.quarantine import QuarantineRecord
 from schemas.rows import Row, TurnRow
 from tests.integration.processes import ran_here
 from tests.support.calls.rows_of_calls import call_of, tools_of, turns_of
+from tests.support.fakes.broker_records import BrokerRecord
 from tests.support.fakes.engine_feed import T0_MS as FEED_T0_MS
 from tests.support.fakes.engine_feed import Feed, plain, rows_of
-from tests.unit.engine.test_admission import Record
+from tests.support.known import instance_of, some
 from tests.unit.streamer.sources.http.receiver import TOKEN, Receiver
 from tests.unit.streamer.sources.http.test_frameworks import (
     CALL_OF_VAPI,
@@ -171,8 +172,7 @@ async def test_nothing_that_a_report_of_vapi_repeats_counts_twice(
     turns = turns_of(scores(receiver, lambda _: NOW_MS + 30_000))
     assert set(turns) == {0, 1}
     assert wait_of(turns[1]) == 900
-    talk = turns[1].talk
-    assert talk is not None
+    talk = some(turns[1].talk)
     assert (talk.user.words, talk.assistant.words) == (4, 2)
     assert [use.index for use in turns[1].tools] == [0]
 
@@ -272,8 +272,7 @@ async def test_latencies_of_vapi_that_fit_no_turn_are_no_stages(
     ids=["list", "older list", "flat", "inside of the tool", "all"],
 )
 def test_the_tools_of_vapi_in_each_of_its_shapes(fields: Json) -> None:
-    found = translated(vapi("tool-calls", 0, **fields), 0)
-    assert found is not None
+    found = some(translated(vapi("tool-calls", 0, **fields), 0))
     (event,) = found.events
     assert (
         event["data"].items()
@@ -283,8 +282,7 @@ def test_the_tools_of_vapi_in_each_of_its_shapes(fields: Json) -> None:
 
 def test_other_messages_of_vapi_that_say_something() -> None:
     def events(kind: str, **fields: Any) -> list[Json]:
-        found = translated(vapi(kind, 0, **fields), 0)
-        assert found is not None
+        found = some(translated(vapi(kind, 0, **fields), 0))
         return [{"type": each["type"], **each.get("data", {})} for each in found.events]
 
     (older,) = events("function-call", functionCall={"name": "find", "parameters": {"n": 1}})
@@ -739,8 +737,7 @@ async def test_a_tool_of_an_mcp_server(
     ],
 )
 def test_names_of_the_beta_and_those_since(kind: str, fields: Json, expected: str) -> None:
-    found = translated(realtime(kind, 0, **fields), 0)
-    assert found is not None
+    found = some(translated(realtime(kind, 0, **fields), 0))
     (event,) = found.events
     assert event["data"].get("kind", event["data"].get("content")) == expected
 
@@ -797,8 +794,7 @@ async def test_messages_of_deepgrams_agent_are_a_call_with_its_latency_words_too
     assert [(use.tool, use.outcome, use.duration_ms) for use in row.tools] == [
         ("find", "error", 200)
     ]
-    errors = call_of(rows).errors
-    assert errors is not None
+    errors = some(call_of(rows).errors)
     assert errors.number == 1
 
 
@@ -824,9 +820,9 @@ async def test_an_event_without_a_type_is_refused_by_all_ways_with_the_same_sent
     event = {"timestamp": NOW_MS, **fields}
     source = InputSource({"user_sim": "elevenlabs"}.get(stream, stream))
     headers = (("ce_type", f"callgauge.{stream}.unknown.v1".encode()),)
-    on_kafka = Record(partition=3, offset=17, value=json.dumps(event).encode(), headers=headers)
-    refused = admit(source, on_kafka, Limits())
-    assert isinstance(refused, QuarantineRecord)
+    value = json.dumps(event).encode()
+    on_kafka = BrokerRecord("audit.events", 17, NOW_MS, b"call-7", value, 3, headers)
+    refused = instance_of(QuarantineRecord, admit(source, on_kafka, Limits()))
     assert (refused.partition, refused.offset, refused.reason) == (3, 17, "invalid_event")
     answer = await receiver.events({"stream": stream, "conversation_id": "c", **event})
     assert f"`stream` '{stream}'" in answer.json()["refused"][0]["expected_and_seen"]

@@ -261,8 +261,7 @@ def test_a_realtime_bot_of_pipecat_has_its_words_tools_and_tokens() -> None:
         ("user", "And when?"),
         ("agent", "At nine."),
     ]
-    assert call.tools == {"track": ToolOutcome.ERROR}
-    assert call.tokens == [(420, 0, 190)]
+    assert (call.tools, call.tokens) == ({"track": ToolOutcome.ERROR}, [(420, 0, 190)])
 
 
 def realtime_turn(at: float, wait_s: float, *words: str) -> Iterable[Attributes]:
@@ -457,8 +456,7 @@ def test_the_agent_s_name_is_taken_when_it_comes_and_stays(is_apart: bool) -> No
     first, last = (*livekit_turn(10.0), *livekit_turn(20.0)), session(lk__agent_name="billing")
     requests = (request(*first), request(last)) if is_apart else (request(*first, last),)
     call = told(*requests, *requests)  # a sender that had no answer sends again
-    assert call.agents[0] == "workers"
-    assert call.agents[-1] == "billing"
+    assert (call.agents[0], call.agents[-1]) == ("workers", "billing")
     assert call.row.labels.agent == "billing"
 
 
@@ -660,9 +658,7 @@ def test_a_trace_without_speech_words_or_a_tool_is_no_call() -> None:
 
 def test_nothing_that_came_before_the_first_words_of_a_call_is_lost() -> None:
     call = told(request(*AROUND), request(*cascade(1)))
-    assert set(call.agents) == {"billing"}
-    assert call.errors == (1, "LLM")
-    assert call.tokens == [(12, 0, 0)]
+    assert (set(call.agents), call.errors, call.tokens) == ({"billing"}, (1, "LLM"), [(12, 0, 0)])
     assert any(
         isinstance(row, CallRow) and "started" in row.news for row in rows_of(call.feed.effects)
     )

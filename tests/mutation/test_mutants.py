@@ -1,5 +1,5 @@
-"""Faults of one line in what merges, appends, folds, closes and numbers: each is killed by a law or
-by a test of the evaluator.
+"""Faults of one line in what merges, appends, folds, closes, numbers and keeps: each is killed by a
+law or by a test.
 
 A mutant that survives shows a missing law: add that, and leave the mutant where it is.
 """
@@ -18,6 +18,8 @@ ROOT: Final = Path(__file__).parents[2]
 LAWS: Final = (
     "tests/unit/sequencer",
     "tests/unit/evaluator",
+    "tests/unit/log",
+    "tests/unit/store",
     "tests/unit/schemas/test_log.py",
     "tests/unit/engine",
     "tests/properties",
@@ -137,20 +139,20 @@ a producer may bring our headers with it
 - if header[0] not in OUR_HEADERS
 + if header[0]
 
-a call closes without its fact
-  consumers/evaluator/writer.py, first tests/properties/test_recovery.py
-- records += closing
-+ records += closing[:-1]
+what the last step of a transaction decided is not written
+  consumers/evaluator/decisions.py, first tests/unit/evaluator/test_writer.py
+- in newest(decisions)]
++ in newest(decisions[:-1])]
 
 the row says less than the transaction has
-  consumers/evaluator/writer.py, first tests/properties/test_recovery.py
+  consumers/evaluator/decisions.py, first tests/unit/evaluator/test_writer.py
 - decisions[-1].row.header()
 + decisions[0].row.header()
 
 a decision counts as written one transaction too early
-  consumers/evaluator/writer.py, first tests/unit/evaluator/test_writer.py
-- and id(self._decisions[0]) in done
-+ and True
+  consumers/evaluator/decisions.py, first tests/unit/evaluator/test_writer.py
+- while self._decisions and id(self._decisions[0]) in done:
++ while self._decisions:
 
 the producers that the row names are not fenced off
   consumers/evaluator/takeover.py, first tests/unit/evaluator/test_takeover.py
@@ -191,9 +193,9 @@ a successor does not know which calls gave way
 + pass
 
 what is published again counts again
-  consumers/evaluator/recovery.py, first tests/unit/evaluator/test_partition.py
-- "revision": revision, "is_first": False, **counted
-+ "revision": revision, **counted
+  consumers/engine/rows.py, first tests/unit/engine/test_rows.py
+- self._news.clear()
++ pass
 
 a successor publishes the last step before the place again
   consumers/evaluator/recovery.py, first tests/properties/test_recovery.py
@@ -217,8 +219,8 @@ what was over closes with a revision below what is published again
 
 an owner that ends while it publishes again leaves its successor nothing to do
   consumers/evaluator/partition.py, first tests/unit/evaluator/test_partition.py
-- self._again, self._version = withheld.again(calls, revision), ""
-+ self._again = withheld.again(calls, revision)
+- self._again, self._version = chain.from_iterable(by_call), ""
++ self._again = chain.from_iterable(by_call)
 
 a second successor counts what the first one did not
   consumers/evaluator/takeover.py, first tests/unit/evaluator/test_takeover.py
@@ -227,8 +229,8 @@ a second successor counts what the first one did not
 
 revisions begin again with a log that was recreated
   consumers/evaluator/takeover.py, first tests/unit/evaluator/test_takeover.py
-- row.base + revision_at(row.place)
-+ row.base
+- base += revision_at(row.place)
++ pass
 
 a closed call opens again
   consumers/engine/evaluator.py, first tests/unit/engine/test_evaluator.py
@@ -236,31 +238,229 @@ a closed call opens again
 + if isinstance(
 
 a silence that lasts until the call is over is not found
-  consumers/engine/call.py, first tests/unit/engine/turns/test_dead_air.py
-- if not self.is_over:
--             self.live.reached(now_ms, out)
-+ if False:
-+             pass
+  consumers/engine/call.py, first tests/properties/test_silence.py
+- self.live.reached(due_ms)
++ pass
 
 what time decides has the place of the last event
   consumers/engine/evaluator.py, first tests/unit/engine/test_admission.py
-- else revision_at(place))
-+ else revision_at(self._place))
+- revision_at(self._place) + 1 if place is None else revision_at(place)
++ revision_at(self._place) + 1
 
-a silent fold knows less than one that makes records
-  consumers/engine/records.py, first tests/unit/engine/test_records.py
-- return cast("Record", Unsaid(cause.broker_ms))
+an event that is sent again is another event
+  consumers/log/file.py, first tests/unit/log/test_file.py
+- return blake2b(named[SOURCE_HEADER] + b"\\0" + named[ID_HEADER], digest_size=12).digest()
 + return None
 
-a value that comes back counts as the first one
-  consumers/engine/records.py, first tests/unit/engine/test_records.py
-- had_value=had_value or has_value
-+ had_value=has_value
+two sources may not use one id
+  consumers/log/file.py, first tests/unit/log/test_file.py
+- return blake2b(named[SOURCE_HEADER] + b"\\0" + named[ID_HEADER], digest_size=12).digest()
++ return blake2b(named[ID_HEADER], digest_size=12).digest()
 
-after a loss values count once more
-  consumers/engine/records.py, first tests/unit/engine/test_records.py
-- not had_value and self.counts
-+ not had_value
+an event can be put back any number of times
+  consumers/log/file.py, first tests/unit/log/test_file.py
+- blake2b(b"\\0put back\\0" + first, digest_size=12).digest()
++ None
+
+time of the file goes back with a clock that is a little behind it
+  consumers/log/file.py, first tests/unit/log/test_file.py
+- return max(last_ms, now_ms)
++ return now_ms
+
+time in which nobody listened is silence of the callers
+  consumers/log/file.py, first tests/unit/log/test_file.py
+- [now_ms, now_ms - last_ms]
++ [now_ms, None]
+
+an append does not say that nobody listened before it
+  consumers/log/file.py, first tests/unit/log/test_file.py
+- now_ms - last_ms <= GAP_MS
++ True
+
+an answer leaves its question open
+  consumers/log/file.py, first tests/unit/log/test_file.py
+- if answers is not None:
++ if False:
+
+rows are written without the place up to which they were decided
+  consumers/log/file.py, first tests/unit/log/test_file.py
+- _set_state(self._writer, "row", decided.row.model_dump_json())
++ pass
+
+a call that comes again after it had closed is not read at a start
+  consumers/log/file.py, first tests/unit/log/test_file.py
+- "UPDATE call SET closed = NULL WHERE key = ?"
++ "UPDATE call SET closed = closed WHERE key = ?"
+
+a call that ended without a row stays open in the file
+  consumers/log/file.py, first tests/unit/evaluator/test_on_file.py
+- if key not in open_calls]
++ if key in open_calls]
+
+forgetting a call deletes the events of one that is open
+  consumers/log/file.py, first tests/unit/log/test_file.py
+- "SELECT id FROM call WHERE key = ? AND closed IS NOT NULL", [key]
++ "SELECT id FROM call WHERE key = ?", [key]
+
+what was deleted stays readable in free pages
+  consumers/log/file.py, first tests/unit/log/test_file.py
+- while await self.commits.of(lambda: free_some(self._writer)):
++ while False:
+
+a commit does not wait for the disk
+  consumers/log/file.py, first tests/unit/log/test_file.py
+- "PRAGMA synchronous = FULL"
++ "PRAGMA synchronous = OFF"
+
+of two steps of one transaction the first is written although the second fails
+  consumers/log/commits.py, first tests/unit/log/test_file.py
+- connection.execute("ROLLBACK")
++ connection.execute("COMMIT")
+
+what waits when the log closes is lost
+  consumers/log/commits.py, first tests/unit/log/test_file.py
+- await self.of(lambda: None)
++ pass
+
+the disk takes nothing, and the log says that it does
+  consumers/log/commits.py, first tests/unit/log/test_file.py
+- future.set_exception(results)
++ future.set_result(None)
+
+events of a call that is open are deleted by age
+  consumers/log/retention.py, first tests/unit/log/test_file.py
+- [first, DELETED_IN_A_STEP]
++ [2**62, DELETED_IN_A_STEP]
+
+a file grows beyond its size
+  consumers/log/retention.py, first tests/unit/log/test_file.py
+- or self.bytes > self._max_bytes
++ or False
+
+a stretch of the log begins in the middle of what is void
+  consumers/log/stretches.py, first tests/unit/log/test_stretches.py
+- isinstance(found, Tick) and bool(found.inputs)
++ True
+
+of one call more is kept than fits into memory
+  consumers/log/stretches.py, first tests/unit/log/test_stretches.py
+- kept = min(MAX_KEPT, sum(size <= MAX_KEPT_BYTES for size in sizes))
++ kept = len(list(sizes))
+
+records of another call of its batch are taken for those of the call
+  consumers/log/stretches.py, first tests/unit/log/test_stretches.py
+- bool(record.key == self._key)
++ True
+
+an older term makes a repeat an event of a call
+  consumers/log/stretches.py, first tests/unit/log/test_stretches.py
+- term is not None and term > self._term
++ term is not None
+
+a shard appends what belongs to another
+  consumers/sequencer/appending.py, first tests/unit/sequencer/test_appending.py
+- if number % shards != shard:
++ if False:
+
+a record that can never be an event is appended
+  consumers/sequencer/appending.py, first tests/unit/sequencer/test_appending.py
+- refused.append((each.source, unfit))
++ pass
+
+a record that was deleted and came anew is taken for the old one
+  consumers/sequencer/identity.py, first tests/unit/sequencer/test_identity.py
+- return self.of(record.timestamp, record.key, record.value).print == self.print
++ return True
+
+a recreated input keeps its generation
+  consumers/sequencer/identity.py, first tests/unit/sequencer/test_identity.py
+- self.generation + 1, FROM_THE_FIRST
++ self.generation, FROM_THE_FIRST
+
+known time falls
+  consumers/sequencer/service.py, first tests/unit/sequencer/test_service.py
+- max(self.known_ms, min(reader.partitions_ms, known_ms(inputs, now_ms)))
++ min(reader.partitions_ms, known_ms(inputs, now_ms))
+
+a partition that nobody knows yet does not stop the time
+  consumers/sequencer/service.py, first tests/unit/sequencer/test_service.py
+- min(reader.partitions_ms, known_ms(inputs, now_ms))
++ known_ms(inputs, now_ms)
+
+events of a new generation come before the tick that tells of it
+  consumers/sequencer/service.py, first tests/unit/sequencer/test_service.py
+- self._owes_tick = True  # a successor
++ pass  # a successor
+
+records that were deleted unread are not counted
+  consumers/sequencer/reading.py, first tests/unit/sequencer/test_reading_inputs.py
+- if FROM_THE_FIRST < expected < first and self._counts_lost:
++ if False:
+
+an end counts as of the moment of its answer
+  consumers/sequencer/reading.py, first tests/unit/sequencer/test_reading_inputs.py
+- each.told(asked_ms, end, handed_then, hides_any=hides_any)
++ each.told(self._clock.now_ms(), end, handed_then, hides_any=hides_any)
+
+records that readers may not see yet do not stop the time
+  consumers/sequencer/reading.py, first tests/unit/sequencer/test_reading_inputs.py
+- hides_any=hides_any)
++ hides_any=False)
+
+an older row takes the place of the newest one
+  consumers/store/rows.py, first tests/unit/store/test_rows.py
+- isinstance(row, CallRow) and row.revision >= revision
++ isinstance(row, CallRow)
+
+a row that is read twice is counted twice
+  consumers/store/rows.py, first tests/unit/store/test_rows.py
+- more += len(value) - (0 if there is None else int(there[0]))
++ more += len(value)
+
+a call is seen as it was known later
+  consumers/store/rows.py, first tests/unit/store/test_rows.py
+- if known_ms <= until_ms:
++ if True:
+
+open calls go before closed ones
+  consumers/store/rows.py, first tests/unit/store/test_rows.py
+- "SELECT conversation_id FROM call ORDER BY is_closed DESC, known_ms LIMIT ?"
++ "SELECT conversation_id FROM call ORDER BY is_closed, known_ms LIMIT ?"
+
+a closed call loses the rows that it had before
+  consumers/store/rows.py, first tests/unit/store/test_rows.py
+- _packed(there | new)
++ _packed(new)
+
+a write that failed changes the bytes that are counted
+  consumers/store/rows.py, first tests/unit/store/test_rows.py
+- self._rows.bytes = before
++ pass
+
+what an unpublished row counted is lost with it
+  schemas/rows.py, first tests/unit/evaluator/test_writer.py
+- tuple(dict.fromkeys((*older, *newer))) if older else newer
++ newer
+
+a row that is too large is written whole
+  schemas/rows.py, first tests/unit/schemas/test_rows.py
+- if len(value) <= MAX_ROW_BYTES or not isinstance(row, (TurnRow, CallRow)):
++ if True:
+
+a row that is too large loses a field and does not say so
+  schemas/rows.py, first tests/unit/schemas/test_rows.py
+- **{name: _smaller(row, name, empty), "left_out": (*row.left_out, name)}
++ **{name: _smaller(row, name, empty)}
+
+of the goals of a row that is too large nothing is left
+  schemas/rows.py, first tests/unit/schemas/test_rows.py
+- if name != "goals" or not isinstance(row, CallRow) or row.goals is None:
++ if True:
+
+what is said again has the revision of what follows
+  schemas/rows.py, first tests/unit/evaluator/test_partition.py
+- return 2 * place - 1
++ return 2 * place
 """
 MUTANTS: Final = tuple(map(_mutant, _TABLE.split("\n\n")))
 
