@@ -14,12 +14,13 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import RecordsToDelete
 
 from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.process import wall_clock_ms
 from streamer.cluster.readers import Coordinates, RecordGoneError, record_reader
 from streamer.quarantine import Wanted, quarantined
 from tests.integration.metrics_page import total
 from tests.integration.processes import ended, started, wait_for
 from tests.integration.score_log import records_on
-from tests.integration.test_bad_input import line, now_ms
+from tests.integration.test_bad_input import line
 from tests.support.brokers.topic_changes import admin_of
 from tests.support.patience import patient
 
@@ -73,7 +74,7 @@ async def test_a_refused_record_comes_into_its_call_once(
     prefix = environment["CALLGAUGE_TOPIC_PREFIX"]
     topic = f"{prefix}pipecat.events"
     old = [
-        line(timestamp=now_ms() - 40 * DAY_MS, data={"frame": f"word {number}"})
+        line(timestamp=wall_clock_ms() - 40 * DAY_MS, data={"frame": f"word {number}"})
         for number in range(3)
     ]
     with started(tmp_path / "strict.log", "run", **environment) as strict:
@@ -144,7 +145,7 @@ async def test_a_refused_record_comes_into_its_call_once(
         assert sum(taken) == 4, (
             "the one that was never refused, the one in its place, and two that were put back"
         )
-        end = json.dumps({"type": "call_ended", "timestamp": now_ms()}).encode()
+        end = json.dumps({"type": "call_ended", "timestamp": wall_clock_ms()}).encode()
         await producer.send_and_wait(topic, end, key=b"c", partition=1)
         wait_for("its end", lambda: total(address, "callgauge_calls_ended_total") == 1, 20)
         code, out, _ = quarantine(fixed, "replay", places[0])
@@ -161,7 +162,7 @@ async def test_a_record_that_is_gone_is_told_and_the_others_are_put_back(
     environment: dict[str, str], producer: AIOKafkaProducer, tmp_path: Path
 ) -> None:
     topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}pipecat.events"
-    old = line(timestamp=now_ms() - 40 * DAY_MS)
+    old = line(timestamp=wall_clock_ms() - 40 * DAY_MS)
     with started(
         tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **environment
     ) as process:
@@ -249,12 +250,14 @@ async def test_only_what_was_committed_is_read_up_to_the_end(
     ) as writer:
         for offset in range(6):
             await writer.begin_transaction()
-            value = json.dumps({**entry, "offset": offset, "quarantined_at_ms": now_ms()}).encode()
+            value = json.dumps(
+                {**entry, "offset": offset, "quarantined_at_ms": wall_clock_ms()}
+            ).encode()
             await writer.send_and_wait(topic, value, partition=offset % 2)
             await (writer.abort_transaction() if offset >= 4 else writer.commit_transaction())
-    for wanted in (Wanted(), Wanted(since_ms=now_ms() - 60_000)):
+    for wanted in (Wanted(), Wanted(since_ms=wall_clock_ms() - 60_000)):
         found = await quarantined(kafka, wanted, most=10)
         assert [each.offset for each in found.newest] == [0, 1, 2, 3]
     assert (
-        await quarantined(kafka, Wanted(since_ms=now_ms() + 2 * 3_600_000), most=10)
+        await quarantined(kafka, Wanted(since_ms=wall_clock_ms() + 2 * 3_600_000), most=10)
     ).newest == []
