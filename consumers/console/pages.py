@@ -631,16 +631,12 @@ def remark_on(call: ReportedCall, at_ms: int | None, read_since_ms: int | None) 
         at_ms: The moment at which it was known so, by the broker's clock; None for now.
         read_since_ms: From when on the console has read rows.
     """
-    parts = []
+    parts = [
+        "The call is over and its scores are final." if call.is_closed else "The call is running."
+    ]
     if at_ms is not None:
-        parts.append(
-            f"As it was known {to_seconds(max(0, at_ms - call.row.first_known_ms)):.0f} s after "
-            "its first event."
-        )
-    elif call.is_closed:
-        parts.append("The call is over and its scores are final.")
-    else:
-        parts.append("The call is running.")
+        after_ms = max(0, at_ms - call.row.first_known_ms)
+        parts = [f"As it was known {to_seconds(after_ms):.0f} s after its first event."]
     if (
         (missing := call.missing_turns)
         and read_since_ms is not None

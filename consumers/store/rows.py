@@ -117,10 +117,13 @@ class Rows:
         return [newest for newest in found if newest is not None]
 
     def _put(self, conversation_id: str, rows: Sequence[StoredRow]) -> CallRow | None:
-        call = self.added(conversation_id)
-        revision, known_ms, was_closed, bytes_before = self.connection.execute(
-            "SELECT revision, known_ms, is_closed, bytes FROM call WHERE id = ?", [call]
+        found = self.connection.execute(
+            "SELECT id, revision, known_ms, is_closed, bytes FROM call WHERE conversation_id = ?",
+            [conversation_id],
         ).fetchone()
+        if found is None:
+            found = self.added(conversation_id), -1, 0, 0, 0
+        call, revision, known_ms, was_closed, bytes_before = found
         new = dict(map(_keyed, rows))
         of_call = [row for row in rows if isinstance(row, CallRow) and row.revision >= revision]
         newest = max(of_call, key=lambda row: (row.revision, row.state == "closed"), default=None)
@@ -128,8 +131,7 @@ class Rows:
         is_closed = newest.state == "closed" if newest is not None else bool(was_closed)
         value = packed = None
         if is_closed:
-            there = dict(self._all(call))
-            value, packed = None, _packed(there | new)
+            packed = _packed(dict(self._all(call)) | new)
             kept = len(packed)
             self.connection.execute("DELETE FROM revision WHERE call = ?", [call])
         else:
@@ -156,17 +158,18 @@ class Rows:
         """Adds rows of a call that is not closed; returns how many bytes there are more."""
         more = 0
         for (kind, turn, revision), (known_ms, value) in new.items():
-            place = [call, kind, turn, revision]
-            there = self.connection.execute(
-                "SELECT length(row) FROM revision WHERE call = ? AND kind = ? AND turn = ? AND "
-                "revision = ?",
-                place,
-            ).fetchone()
-            more += len(value) - (0 if there is None else int(there[0]))
-            self.connection.execute(
-                "INSERT OR REPLACE INTO revision VALUES (?, ?, ?, ?, ?, ?)",
-                [*place, known_ms, value],
-            )
+            row = [call, kind, turn, revision, known_ms, value]
+            insert = "INSERT OR {} INTO revision VALUES (?, ?, ?, ?, ?, ?)"
+            more += len(value)
+            # to look first whether it is there would cost as much again
+            if not self.connection.execute(insert.format("IGNORE"), row).rowcount:
+                (there,) = self.connection.execute(
+                    "SELECT length(row) FROM revision WHERE call = ? AND kind = ? AND turn = ? AND "
+                    "revision = ?",
+                    row[:4],
+                ).fetchone()
+                more -= int(there)
+                self.connection.execute(insert.format("REPLACE"), row)
         return more
 
     def _all(self, call: int) -> list[tuple[_Key, _Kept]]:

@@ -49,9 +49,9 @@ def _policy(style: str) -> str:
     """The content security policy: text of a call that got into the markup could neither run nor
     load anything.
     """
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    digest = hashlib.sha256(style.encode()).digest()
     return (
-        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; "
+        f"default-src 'none'; style-src 'sha256-{base64.b64encode(digest).decode()}'; img-src data:; base-uri 'none'; "
         "form-action 'none'"
     )
 
@@ -60,18 +60,21 @@ def index(calls: Sequence[ReportedCall]) -> Markup:
     """A row for each call, which leads to its section."""
     return render(
         "index.html",
-        rows=[(call.conversation_id, call.anchor_id, _index_cells(call)) for call in calls],
+        rows=[
+            (
+                call.conversation_id,
+                call.anchor_id,
+                [
+                    ("Agent", call.row.labels.agent),
+                    ("Length", duration(call.length_ms)),
+                    ("Turns", call.row.turns if call.is_closed else None),
+                    ("Median wait", seconds_if_known(call.row.p50_ms)),
+                    ("Longest wait", seconds_if_known(call.row.longest_wait_ms)),
+                    ("Dead air", "not known" if call.dead_airs is None else call.dead_airs),
+                    ("Goals", progress_value(call)),
+                    ("End", end_in_words(call.row)),
+                ],
+            )
+            for call in calls
+        ],
     )
-
-
-def _index_cells(call: ReportedCall) -> list[tuple[str, str | int | None]]:
-    return [
-        ("Agent", call.row.labels.agent),
-        ("Length", duration(call.length_ms)),
-        ("Turns", call.row.turns if call.is_closed else None),
-        ("Median wait", seconds_if_known(call.row.p50_ms)),
-        ("Longest wait", seconds_if_known(call.row.longest_wait_ms)),
-        ("Dead air", "not known" if call.dead_airs is None else call.dead_airs),
-        ("Goals", progress_value(call)),
-        ("End", end_in_words(call.row)),
-    ]
