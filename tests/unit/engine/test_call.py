@@ -110,7 +110,8 @@ def _members(union: Any) -> Iterator[type]:
             yield from _members(part)
 
 
-DECODED = {kind for union in UNIONS for kind in _members(union)} | {AudioEvent, ConversationRecord}
+DECODED: set[type[Any]] = {kind for union in UNIONS for kind in _members(union)}
+DECODED |= {AudioEvent, ConversationRecord}
 
 
 UNREAD = {IgnoredLine, ToolLine, CarriedAgentEvent}

@@ -336,7 +336,7 @@ def attributes_of(event_id: str, source: str, kind: str, subject: str) -> dict[s
 
 
 def read(body: bytes, content_type: str, headers: dict[str, str]) -> list[Posted]:
-    return [each for each in posted_events(body, content_type, headers) if each is not None]
+    return list(posted_events(body, content_type, headers))
 
 
 def lowered(headers: dict[str, str]) -> dict[str, str]:
