@@ -42,8 +42,8 @@ def doctor(
     of brokers and the rights of roles the roles tell.
 
     With the --folder of `callgauge serve` it asks the process that serves it, and looks at the
-    folder itself: format, size and rights of its files, room on its disk, an address on
-    which no process listens, and the newest event.
+    folder itself: format and size of its log, who may look into it, room on its disk, damaged files
+    of history, and the newest event.
 
     Each line has a verdict (ok, warning, wrong or unknown), the finding and a remedy. Nothing is
     written.

@@ -348,16 +348,6 @@ def group_findings(
             "that starts now goes on with the oldest that are there."
         )
         yield Finding(check, Verdict.WRONG, seen, what_to_do)
-    moved = [
-        tp for tp, offset in group.committed.items() if tp in bounds and offset > bounds[tp].end
-    ]
-    if moved:
-        seen = f"it committed offsets beyond the end of {_named(moved)}: they were recreated"
-        what_to_do = (
-            "Nothing, when you recreated them: an evaluator goes on from their beginning. Else see "
-            "what deleted records."
-        )
-        yield Finding(check, Verdict.WARNING, seen, what_to_do)
     begins = {tp: found.end if starts_at_end else found.start for tp, found in bounds.items()}
     behind = {
         tp: found.end - max(group.committed.get(tp, begins[tp]), found.start)

@@ -78,22 +78,15 @@ def _findings(settings: Settings, folder: Path) -> Iterator[Finding]:
         return
     yield _log_finding(state)
     yield _newest_finding(state, wall_clock_ms())
-    yield from _history_findings(history_of(folder, settings))
+    history = history_of(folder, settings)
+    if broken := sorted(path.name for path in history.glob("*.broken-*")):
+        seen = f"set aside in {history} as damaged: {', '.join(broken)}; their calls are not found"
+        what_to_do = "See to the disk. Delete them when you do not miss them."
+        yield Finding("history", Verdict.WARNING, seen, what_to_do)
 
 
 def _folder_findings(folder: Path) -> Iterator[Finding]:
     check = "folder"
-    closed = [
-        path for path in (folder, *folder.glob(f"{FILE_NAME}*")) if not os.access(path, os.W_OK)
-    ]
-    if closed:
-        seen = (
-            f"this user may not write {', '.join(map(str, closed))}, so `serve` takes no events as "
-            "this user"
-        )
-        yield Finding(
-            check, Verdict.WRONG, seen, "Give it the right, or run this as the user of `serve`."
-        )
     if os.name == "posix" and folder.stat().st_mode & 0o077:
         seen = f"others than its user may look into {folder}, which has what people said"
         yield Finding(check, Verdict.WARNING, seen, f"Take the rights away: chmod go-rwx {folder}")
@@ -101,10 +94,8 @@ def _folder_findings(folder: Path) -> Iterator[Finding]:
     if free < LEAST_FREE_BYTES:
         seen = f"{_megabytes(free)} free on its disk: when it is full, senders get 503"
         yield Finding(check, Verdict.WARNING, seen, "Make room.")
-    elif not closed:
-        yield Finding(
-            check, Verdict.OK, f"{folder} can be written, {_megabytes(free)} free on its disk"
-        )
+    else:
+        yield Finding(check, Verdict.OK, f"{folder}: {_megabytes(free)} free on its disk")
 
 
 def _process_findings(
@@ -113,19 +104,11 @@ def _process_findings(
     check, place = "serve", folder / ADDRESS_FILE
     address = place.read_text(encoding="utf-8").strip() if place.exists() else None
     if not is_served_now:
-        start = f"Start `callgauge serve --folder {folder}`."
-        if address is None:
-            yield Finding(
-                check, Verdict.WARNING, "no process serves this folder, so senders wait", start
-            )
-            return
-        seen = (
-            f"no process serves it, though {place} says {address}: the process was killed, or "
-            "its machine went down"
+        what_to_do = (
+            f"Start `callgauge serve --folder {folder}`; it goes on with what was acknowledged."
         )
-        yield Finding(
-            check, Verdict.WARNING, seen, f"{start} It goes on with what was acknowledged."
-        )
+        seen = "no process serves this folder, so senders wait"
+        yield Finding(check, Verdict.WARNING, seen, what_to_do)
         return
     if address is None:
         seen = (
@@ -191,24 +174,6 @@ def _newest_finding(state: LogFileState, now_ms: int) -> Finding:
             "Nothing if no call runs. Else see the logs of the senders, their address and token.",
         )
     return Finding(check, Verdict.OK, seen)
-
-
-def _history_findings(history: Path) -> Iterator[Finding]:
-    broken = sorted(path.name for path in history.glob("*.broken-*"))
-    if broken:
-        seen = f"set aside in {history} as damaged: {', '.join(broken)}; their calls are not found"
-        yield Finding(
-            "history",
-            Verdict.WARNING,
-            seen,
-            "See to the disk. Delete them when you do not miss them.",
-        )
-        return
-    days = sorted(path.stem.removeprefix("calls-") for path in history.glob("calls-*.sqlite"))
-    since = f" since {days[0]}" if days else ""
-    yield Finding(
-        "history", Verdict.OK, f"{counted(len(days), 'day')} of past calls in {history}{since}"
-    )
 
 
 def _megabytes(size: int) -> str:

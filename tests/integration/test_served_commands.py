@@ -391,16 +391,13 @@ def test_doctor_asks_the_process_and_looks_at_the_folder(served: Served) -> None
     assert {check for check, (verdict, _) in found.items() if verdict != "ok"} <= {"judge"}, found
     assert f"at {served.address}, version" in found["roles"][1]
     assert "every part does its work" in found["roles"][1]
-    assert "1 day of past calls" in found["history"][1]
     assert "the last event came" in found["producers"][1]
     assert "pages and `top` count from the newest score" in found["producers"][1]
     served.folder.chmod(0o755)
     assert findings(served)["folder"][0] == "warning"
     served.folder.chmod(0o700)
     served.process.signalled(signal.SIGKILL)
-    found = findings(served)
-    assert found["serve"][0] == "warning"
-    assert f"says {served.address}: the process was killed" in found["serve"][1]
+    assert findings(served)["serve"][0] == "warning"
     set_too = {"CALLGAUGE_HISTORY__CLICKHOUSE_URL": "http://127.0.0.1:1"}
     assert (
         "history.clickhouse_url is set and does not count"

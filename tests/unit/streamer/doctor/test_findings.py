@@ -196,12 +196,6 @@ def test_what_was_deleted_unread_is_lost() -> None:
     assert rest.lag == {"x.pipecat.events[0]": 90}
 
 
-def test_a_topic_made_anew_is_noticed() -> None:
-    moved, rest = look(group(committed={PARTITIONS[0]: 101, PARTITIONS[1]: 0}))
-    assert (moved.verdict, "x.pipecat.events[0]" in moved.seen) == (Verdict.WARNING, True)
-    assert rest.verdict is Verdict.OK
-
-
 def test_where_nothing_is_committed_a_role_begins_where_it_begins() -> None:
     assert [sum(finding.lag.values()) for finding in look(group(committed={}))] == [90]
     assert [
