@@ -61,7 +61,7 @@ class CallsOnScreen:
         self.since_ms = since_ms
         self._wanted = wanted
 
-    def take(self, value: bytes) -> None:
+    def read_record(self, value: bytes) -> None:
         """Takes in the value of one record."""
         try:
             row = decode(value)
@@ -73,16 +73,16 @@ class CallsOnScreen:
     def take_row(self, row: Row) -> None:
         """Takes in a row."""
         if isinstance(row, GoalsRow):
-            self.news.take(row)
+            self.news.tell(row)
             return
         if row.known_ms < self.since_ms:
             return
-        self.known.take(row.known_ms)
+        self.known.note(row.known_ms)
         if isinstance(row, CallRow):
-            self.table.take(row)
+            self.table.put_row(row)
         if self._wanted.include(row.labels):
-            self.totals.take(row)
-            self.news.take(row)
+            self.totals.count_row(row)
+            self.news.tell(row)
 
     def shown(self, now_ms: int) -> ShownCalls:
         """The calls that are asked for as they are now."""
@@ -116,7 +116,7 @@ class CallsOnScreen:
                 for records in batches.values():
                     for record in records:
                         if isinstance(record.value, bytes):
-                            self.take(record.value)
+                            self.read_record(record.value)
                         elif (of_partition := row_in(record.headers)) is not None:
                             self.known.take_partition(record.partition, of_partition.known_ms)
                 if self.caught_up.is_set():

@@ -115,7 +115,7 @@ class ReadRows:
         self.own: dict[tuple[str, int], OwnRow] = {}
         self.unreadable = 0
 
-    def take(self, value: bytes, topic: str = SCORES_TOPIC) -> None:
+    def read_record(self, value: bytes, topic: str = SCORES_TOPIC) -> None:
         """Takes in the value of a record of `scores`, `words` or `scores.own`."""
         try:
             row = DECODED[topic](value)
@@ -128,7 +128,7 @@ class ReadRows:
             case OwnRow():
                 self.own[row.measure, -(2**31) if row.turn is None else row.turn] = row
             case _:
-                self.rows.take(row)
+                self.rows.add_row(row)
 
     def known(self) -> StoredCall:
         """The call as it is now.
@@ -279,7 +279,7 @@ class CallSource:
                 if is_wanted(call, self._wanted) and (
                     call in found.calls or len(found.calls) < MAX_CALLS
                 ):
-                    found.calls.setdefault(call, ReadRows()).take(record.value)
+                    found.calls.setdefault(call, ReadRows()).read_record(record.value)
             if self._wanted in found.calls:  # other ids may end with it
                 found.calls = {self._wanted: found.calls[self._wanted]}
                 break
@@ -357,7 +357,7 @@ class CallSource:
         found = KeyRecords(self._consumer, key)
         await found.read(await ranges_since(self._consumer, [tp], call.first_known_ms))
         for record in await found.in_order():
-            rows.take(record.value or b"", topic)
+            rows.read_record(record.value or b"", topic)
 
     async def _read_annotations(self, found: FoundCall) -> None:
         """Reads what people say of the call.
@@ -465,7 +465,7 @@ class CallSource:
             for tp, records in batches.items():
                 for record in records:
                     if record.key == key and record.value is not None:
-                        rows.take(record.value, WORDS_TOPIC if tp == words else SCORES_TOPIC)
+                        rows.read_record(record.value, WORDS_TOPIC if tp == words else SCORES_TOPIC)
             found.rows = rows.known()
             yield
 

@@ -221,8 +221,8 @@ def table(
         print_lines(csv_text([[column.name for column in columns]]), ends=False)
         yield csv_text
         return
-    with _parquet(columns, parquet) as take:
-        yield take
+    with _parquet(columns, parquet) as write:
+        yield write
 
 
 def print_table(columns: Sequence[AnyColumn], rows: Iterable[Row], parquet: Path | None) -> None:
@@ -288,12 +288,12 @@ def _parquet(columns: Sequence[AnyColumn], path: Path) -> Iterator[Callable[[Ite
             writer.write_table(arrow.table(arrays, schema=schema))
             waiting.clear()
 
-        def take(rows: Iterable[Row]) -> str:
+        def write(rows: Iterable[Row]) -> str:
             for row in rows:
                 waiting.append(row)
                 if len(waiting) == MAX_WAITING_ROWS:
                     flush()
             return ""
 
-        yield take
+        yield write
         flush()

@@ -35,13 +35,13 @@ class Fleet:
         self.note = ""
         self.what_to_do: Mapping[str, Sequence[str]] = {}
 
-    def take(self, row: Row) -> None:
+    def put_row(self, row: Row) -> None:
         """Takes in one row of `scores`."""
         match row:
             case CallRow():
-                self.known.take(row.known_ms)
+                self.known.note(row.known_ms)
                 self.agents.take_call(self.table.newest(row.conversation_id), row)
-                self.table.take(row)
+                self.table.put_row(row)
             case TurnRow():
                 self.agents.take_turn(row)
 

@@ -210,7 +210,7 @@ class ConsoleRole:
                 polled = await consumer.getmany(timeout_ms=POLL_MS)
                 self._moved_at = time.monotonic()
                 self._fault = None
-                await self.take(polled)
+                await self.read_records(polled)
                 # by position, not by record: a transaction's marker has an offset and is no record
                 if behind:
                     behind = {
@@ -286,7 +286,7 @@ class ConsoleRole:
             consumer.seek(tp, self._next.get(tp, max(found[tp], min(kept.get(tp, 0), ends[tp]))))
         return ends
 
-    async def take(self, polled: Mapping[TopicPartition, Sequence[Any]]) -> None:
+    async def read_records(self, polled: Mapping[TopicPartition, Sequence[Any]]) -> None:
         """Takes in records, in steps between which everything else has its turn. A step is one
         transaction of the store, however many partitions it is of.
         """
@@ -310,7 +310,7 @@ class ConsoleRole:
                     break
             if not positions:
                 return
-            await self.console.take(rows, values, positions, are_new=self.ready.is_set())
+            await self.console.put_rows(rows, values, positions, are_new=self.ready.is_set())
 
     def _row_of(self, topic: str, value: object) -> StoredRow | None:
         """The row of a record; None for one that has none."""

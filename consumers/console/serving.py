@@ -128,7 +128,7 @@ class CallPages:
         self.fleet = Fleet()
         self.calls = _opened(settings.folder, max_bytes)
         for row in self.calls.open_calls():  # of an earlier process
-            self.fleet.take(row)
+            self.fleet.put_row(row)
         self.site = ConsoleSite(
             settings, self.fleet, self.calls, annotate, past, redactor, instruments, version
         )
@@ -160,7 +160,7 @@ class CallPages:
         self.site.streams.close()  # the server waits for its answers, and a stream has no end
         await self.site.close(STOP_SECONDS)
 
-    async def take(
+    async def put_rows(
         self,
         rows: Sequence[StoredRow],
         values: Sequence[bytes],
@@ -180,9 +180,9 @@ class CallPages:
         self.calls.note(rows)
         for row in rows:
             if not isinstance(row, WordsRow | OwnRow):
-                self.fleet.take(row)
+                self.fleet.put_row(row)
         if are_new:
-            self.site.take(values)
+            self.site.stream_rows(values)
 
     async def _tick(self) -> None:
         due_at, idle_until = 0.0, 0.0

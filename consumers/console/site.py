@@ -492,7 +492,7 @@ class ConsoleSite:
         """Ends what is being made, and waits for that no longer than this."""
         await asyncio.gather(*(each.close(seconds) for each in self._workshops.values()))
 
-    def take(self, values: Sequence[bytes]) -> None:
+    def stream_rows(self, values: Sequence[bytes]) -> None:
         """Takes in rows of `scores` for readers of the stream."""
         self._ring.put(values, wall_clock_ms())
 
@@ -1303,7 +1303,7 @@ class _Secured:
         if (length := headers.get(b"content-length")) is None:
             return
         seconds = self._pace.wait_seconds()
-        self._pace.take(max(LEAST_ANSWER_BYTES, int(length)))
+        self._pace.spend(max(LEAST_ANSWER_BYTES, int(length)))
         if seconds > 0:
             self._waited(seconds)
             await asyncio.sleep(seconds)

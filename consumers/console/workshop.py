@@ -60,7 +60,7 @@ class Pace:
         self._clock = clock
         self._paid_until = -math.inf
 
-    def take(self, amount: float) -> None:
+    def spend(self, amount: float) -> None:
         """Notes a use."""
         begin = max(self._paid_until, self._clock() - self._at_once_seconds)
         self._paid_until = begin + amount * self._seconds_each
@@ -222,7 +222,7 @@ class Workshop:
             try:
                 made = await asyncio.get_running_loop().run_in_executor(self._threads, timed)
             finally:
-                self._pace.take(took_seconds)
+                self._pace.spend(took_seconds)
         self._keep(key, _Kept(piece.version, made, size_of(made)))
         return made
 

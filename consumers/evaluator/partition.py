@@ -280,8 +280,8 @@ class Partition:
     def _carry_out(self, effects: Sequence[Effect]) -> Sequence[Written]:
         """Returns the records to write; none of what a former owner has decided."""
         if self._recovering is None:
-            return carry_out(effects, self._instruments, self._misread.take)
-        self._recovering.take(effects)
+            return carry_out(effects, self._instruments, self._misread.report)
+        self._recovering.note_published(effects)
         return ()
 
     def _put(self, records: Sequence[Written], trip: Trip | None = None) -> None:

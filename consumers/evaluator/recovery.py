@@ -23,7 +23,7 @@ class Withheld:
     def __init__(self) -> None:
         self._requests: dict[str, dict[str, JudgeRequest]] = {}
 
-    def take(self, effects: Iterable[Effect]) -> None:
+    def keep_questions(self, effects: Iterable[Effect]) -> None:
         """Keeps the questions among the effects."""
         for effect in effects:
             if isinstance(effect, RequestVerdict):
@@ -116,10 +116,10 @@ class Recovering:
         if (evicted := self._evicted.get(arrival.offset)) is not None:
             self._evaluator.evict(evicted, arrival)
 
-    def take(self, effects: Sequence[Effect]) -> None:
+    def note_published(self, effects: Sequence[Effect]) -> None:
         """Takes what the former owner has published."""
         if self.withheld is not None:
-            self.withheld.take(effects)
+            self.withheld.keep_questions(effects)
 
     def is_done(self, place: int, known_ms: int) -> bool:
         """Whether all is folded that the former owner had folded."""

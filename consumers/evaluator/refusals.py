@@ -28,7 +28,7 @@ class MisreadRecords:
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments
 
-    def take(self, report: NotUnderstood) -> None:
+    def report(self, report: NotUnderstood) -> None:
         """Counts a record that was not understood, and logs it if it is the first of its kind."""
         misread, source = report.misread, report.source.value
         self._instruments.inc("callgauge_misread_records_total", (source, misread.reason.value))

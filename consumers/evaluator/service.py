@@ -290,7 +290,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         await asyncio.sleep(0)  # a poll that finds something gives no other task a turn
         await self._until(self._has_room, to_seconds(self._settings.tick_ms))
         if self._has_room():
-            await self._take(await self._polls.watched(self._poll))
+            await self._fold_records(await self._polls.watched(self._poll))
             self._close_some()
         for partition in self.owned.values():
             partition.write_row()
@@ -333,7 +333,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             room -= first.is_recovering
             self._consumer.resume(self._tp(self._unread.pop(0)))
 
-    async def _take(self, records: Sequence[Any]) -> None:
+    async def _fold_records(self, records: Sequence[Any]) -> None:
         """Folds the records of a poll, and gives others their turn now and then: a poll can have
         megabytes.
         """
@@ -583,7 +583,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
                 await self._takeover.claim(kept, writer.id)
                 writing = asyncio.create_task(writer.run(), name="writer")
             if new:
-                await self._takeover.take(
+                await self._takeover.take_over(
                     [self.owned[number] for number in new], self._consumer, writer.id
                 )
             for number in new:

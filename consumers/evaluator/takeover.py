@@ -53,7 +53,7 @@ class Owners:
         self.row: PartitionRow | None = None
         self.writers: set[str] = set()
 
-    def take(self, record: Any) -> None:
+    def read_record(self, record: Any) -> None:
         """Reads the next record."""
         if isinstance(record, UndecodableRecord) or record.value is not None:
             return
@@ -97,7 +97,7 @@ class PublishedCalls:
         self._odd = 0
         self._closed: list[str] = []  # since the last row
 
-    def take(self, record: Any) -> None:
+    def read_record(self, record: Any) -> None:
         """Reads the next record."""
         value = record.value
         if value is None and (row := row_in(record.headers)) is not None:
@@ -165,7 +165,7 @@ class Takeover:
         marks = await asyncio.gather(*(self._claims.claim(number, writer_id) for number in numbers))
         return dict(zip(numbers, marks, strict=True))
 
-    async def take(
+    async def take_over(
         self, owned: Sequence[Partition], consumer: AIOKafkaConsumer, writer_id: str
     ) -> None:
         """Fences off former owners, and finds out what they published. Then the partitions are
@@ -261,7 +261,7 @@ class Takeover:
             async for record in records_between(
                 reader, {tp: (start, left[tp.partition]) for tp, start in starts.items()}
             ):
-                found[record.partition].take(record)
+                found[record.partition].read_record(record)
             left = {
                 tp.partition: left[tp.partition]
                 for tp, start in starts.items()
@@ -289,7 +289,7 @@ class Takeover:
         published = {number: PublishedCalls() for number in ends}
         looked_at = 0
         async for record in records_between(reader, ranges):
-            published[record.partition].take(record)
+            published[record.partition].read_record(record)
             looked_at += 1
             if looked_at % LOOKED_AT_IN_A_TURN == 0:
                 await asyncio.sleep(0)

@@ -49,7 +49,7 @@ class RowCounts:
         if self._otlp is not None:
             await asyncio.to_thread(self._otlp.close)
 
-    def take(self, place: RecordPlace, row: Row, now_ms: int, *, has_counted: bool) -> None:
+    def count_row(self, place: RecordPlace, row: Row, now_ms: int, *, has_counted: bool) -> None:
         """Counts what is new in a row, unless that was done; the gauges take it in either case."""
         if not has_counted:
             try:
@@ -58,7 +58,7 @@ class RowCounts:
                 self.refusals.refuse(place, str(error))
                 return
         if isinstance(row, CallRow):
-            self._count_forgotten(self.open.take(row, place.partition, now_ms))
+            self._count_forgotten(self.open.replace_row(row, place.partition, now_ms))
         if self._otlp is not None:
             events = self._evaluations(row)
             if not has_counted:
@@ -79,7 +79,7 @@ class RowCounts:
 
     def _evaluations(self, row: Row) -> list[Evaluation]:
         before = self._final_scores.left_out
-        events = self._final_scores.take(row)
+        events = self._final_scores.keep_row(row)
         if (left_out := self._final_scores.left_out - before) > 0:
             self._count_otlp("not_kept", left_out)
         return events

@@ -71,7 +71,7 @@ class FinalScores:
         self._calls: dict[str, _Kept] = {}
         self._shares = Shares()
 
-    def take(self, row: Row) -> list[Evaluation]:
+    def keep_row(self, row: Row) -> list[Evaluation]:
         """Keeps a row; gives the events of its call if it closes the call."""
         match row:
             case TurnRow():

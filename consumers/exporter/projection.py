@@ -113,7 +113,7 @@ class OpenCalls:
     def __len__(self) -> int:
         return len(self._calls)
 
-    def take(self, row: CallRow, partition: int, now_ms: int) -> int:
+    def replace_row(self, row: CallRow, partition: int, now_ms: int) -> int:
         """Replaces what is known of a call by its newer row.
 
         Returns:

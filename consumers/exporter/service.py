@@ -237,7 +237,7 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
                 if not has_counted:
                     self._counts.refusals.refuse(place, row.reason)
             elif row is not None:  # without a value, it says how far an evaluator has come
-                self._counts.take(place, row, now_ms, has_counted=has_counted)
+                self._counts.count_row(place, row, now_ms, has_counted=has_counted)
             self._next[partition] = max(place.offset + 1, self._next.get(partition, 0))
             self._records += not has_counted
         self._counts.refusals.end_batch()

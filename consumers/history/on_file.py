@@ -147,7 +147,7 @@ class FileHistory:
                         await pause_unless(stop, await self._keep_some(store))
                     await self._keep_some(store)
 
-    async def take(self, work: Callable[[SqliteHistory], Result]) -> Result:
+    async def run_on_store(self, work: Callable[[SqliteHistory], Result]) -> Result:
         """Does something with the store while `ready` is set, in its thread, between two writes."""
         return await self._in_thread(work, self._store)
 

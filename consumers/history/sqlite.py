@@ -365,7 +365,7 @@ class SqliteHistory:
             sqlite3.OperationalError: The disk is full, the folder not writable, or a reader holds a
                 file for too long.
         """
-        refused = self._take(batch.people) if any(batch.people) else 0
+        refused = self._write_people(batch.people) if any(batch.people) else 0
         if tenants := self._annotations().tenants():
             self.forget({row.conversation_id for row in batch.rows if _is_of(row, tenants)})
         rows = (
@@ -402,7 +402,7 @@ class SqliteHistory:
             self._delete_old(max(days))
         return NotKept(refused, forgotten)
 
-    def _take(self, people: FromPeople) -> int:
+    def _write_people(self, people: FromPeople) -> int:
         """Takes what people said; returns how much of it was refused. Calls are deleted before it
         is noted that this was read.
         """
@@ -428,7 +428,7 @@ class SqliteHistory:
         if not conversation_ids:
             return 0
         there = sum(self.has(each) for each in conversation_ids)
-        self._take(FromPeople(forgotten=tuple(conversation_ids)))
+        self._write_people(FromPeople(forgotten=tuple(conversation_ids)))
         return there
 
     def forgotten_in(self, batch: Batch) -> set[str]:

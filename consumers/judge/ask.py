@@ -706,7 +706,7 @@ class QuestionAnswerer:
         while (
             self._room() > 0
             and not self._breaker.wait_ms(now_ms)
-            and (waiting := self._line.take()) is not None
+            and (waiting := self._line.pop()) is not None
         ):
             self._breaker.begin(now_ms)
             self._start(waiting)

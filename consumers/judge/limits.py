@@ -80,7 +80,7 @@ class Bucket:
         self._fill(now_ms)
         return max(0.0, (min(amount, self._most) - self._level) / self._per_ms)
 
-    def take(self, amount: float) -> None:
+    def spend(self, amount: float) -> None:
         """Takes an amount, even if it is not available yet. A negative amount is given back."""
         self._level = min(self._most, self._level - amount)
 
@@ -119,9 +119,9 @@ class RateLimit:
             waits_ms.append(
                 max(self._requests.wait_ms(now_ms, 1), self._tokens.wait_ms(now_ms, tokens))
             )
-            self._take(1, tokens)
+            self._spend(1, tokens)
         if waits_ms[-1] > patience_ms:  # the last one waits longest
-            self._take(-count, -count * tokens)
+            self._spend(-count, -count * tokens)
             return None
         return waits_ms
 
@@ -129,15 +129,15 @@ class RateLimit:
         """A request is over: it had `used` tokens, where `reserved` were taken, and was repeated so
         often.
         """
-        self._take(repeats, used - reserved)
+        self._spend(repeats, used - reserved)
 
     def give_back(self, tokens: int) -> None:
         """A request with a place was not sent."""
-        self._take(-1, -tokens)
+        self._spend(-1, -tokens)
 
-    def _take(self, requests: int, tokens: int) -> None:
-        self._requests.take(requests)
-        self._tokens.take(tokens)
+    def _spend(self, requests: int, tokens: int) -> None:
+        self._requests.spend(requests)
+        self._tokens.spend(tokens)
 
 
 # Costs and budgets of judging: per call, per agent and hour, and per hour. Pure; time is an
@@ -414,7 +414,7 @@ class WaitingLine:
             self._remove(last)
             yield last, UnjudgedReason.QUEUE_FULL
 
-    def take(self) -> WaitingQuestion | None:
+    def pop(self) -> WaitingQuestion | None:
         """Removes and returns the next question; None when none may be asked now."""
         for rank in self._ranks:
             waiting = self._by_id[rank[-1]]

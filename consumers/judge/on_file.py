@@ -93,12 +93,12 @@ class FileJudge:
             )
             for record in records:
                 offset = record.offset + 1
-                await self._take(record)
+                await self._ask(record)
             self._refusals.end_batch()
             if not records:
                 await asyncio.sleep(LOOK_SECONDS)
 
-    async def _take(self, record: DecidedRecord) -> None:
+    async def _ask(self, record: DecidedRecord) -> None:
         try:
             request = JudgeRequest.model_validate_json(record.value)
         except ValidationError as error:  # of another version

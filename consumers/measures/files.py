@@ -69,9 +69,9 @@ class FoundMeasures:
                     f"{where}: {why} Its measures are left out; the others count. Correct it."
                 )
                 continue
-            self._take(where, loaded)
+            self._add_measures(where, loaded)
 
-    def _take(self, where: str, loaded: Any) -> None:
+    def _add_measures(self, where: str, loaded: Any) -> None:
         for each in vars(loaded).values() if isinstance(loaded, ModuleType) else [loaded]:
             if not isinstance(each, Measure) or self.measures.get(each.name) is each:
                 continue

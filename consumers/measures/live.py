@@ -276,7 +276,7 @@ class LiveMeasures:
             if (call := partition.calls.get(row.conversation_id)) is not None:
                 self._ask_of_turn(call, row.turn, only_words=True)
 
-    def take(self, partition: int, offset: int, row: StoredRow | None) -> None:
+    def read_row(self, partition: int, offset: int, row: StoredRow | None) -> None:
         """Takes a record of `scores`, None is one without a row. In front of the place up to which
         all is counted it only shows which calls are open.
         """

@@ -102,7 +102,7 @@ class FileMeasures:
                         continue
             for record in scores:
                 offset = record.offset + 1
-                self._live.take(_ONE, record.offset, _row_of(record))
+                self._live.read_row(_ONE, record.offset, _row_of(record))
             await self._write()
             if len(scores) < MAX_BATCH_RECORDS:
                 await asyncio.sleep(LOOK_SECONDS)

@@ -219,7 +219,7 @@ class MeasuresRole(ConsumerRebalanceListener):  # type: ignore[misc]
             if TopicPartition(place.topic, place.partition) not in owned:
                 continue
             # Without one it is a row of the partition, or of another version.
-            self._live.take(
+            self._live.read_row(
                 place.partition, place.offset, None if isinstance(row, Unreadable) else row
             )
 

@@ -188,7 +188,7 @@ class SeriesBudget:
         """
         self.left -= metric.series_of_child * metric.least_children
 
-    def take(self, series: int, *, counts: bool = True) -> bool:
+    def reserve(self, series: int, *, counts: bool = True) -> bool:
         """Takes series if there are as many; otherwise their values count as folded, if the caller
         `counts`.
         """
@@ -296,7 +296,7 @@ class Family(Generic[Child]):
         if (
             values in self._children
             or all(values[index] == OVERFLOW_VALUE for index in self._capped)
-            or self._budget.take(self._series, counts=counts)
+            or self._budget.reserve(self._series, counts=counts)
         ):
             return values
         return self._with_other(values, self._capped)
@@ -596,7 +596,7 @@ class Instruments(Collector):
                 self._vocabulary.admit(label, value, counts=False) for label, value in pairs
             )
             if names not in known:
-                if self._budget.take(1, counts=False):
+                if self._budget.reserve(1, counts=False):
                     known.add(names)
                 else:
                     names = _folded(metric, names)

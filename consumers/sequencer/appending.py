@@ -266,7 +266,7 @@ class LogEndFacts:
         self._stamp_ms = 0
         self._witnesses: dict[tuple[InputSource, int], tuple[Next, Witness]] = {}
 
-    def take(self, record: Any) -> int | None:
+    def read_record(self, record: Any) -> int | None:
         """Takes a record of the log, in any order; returns the term of a tick that says where the
         inputs stand.
 
@@ -342,7 +342,7 @@ async def read_back(
             ranges = {tp: (max(firsts[tp], ends[tp] - most), ends[tp]) for tp in looking}
             try:
                 async for record in records_between(consumer, ranges):
-                    term = found.take(record)
+                    term = found.read_record(record)
                     if term is not None and term >= least_term:
                         looking = [tp for tp in looking if tp.partition != record.partition]
             except LogError as error:

@@ -176,7 +176,7 @@ class InputPartition:
             self._bytes += sum(len(record.value or b"") for record in new)
         return True
 
-    def take(self, until_ms: int | None) -> tuple[list[Any], list[int]]:
+    def pop_until(self, until_ms: int | None) -> tuple[list[Any], list[int]]:
         """Removes and returns the waiting records up to this time, all for None, and their times;
         they are appended now.
         """
@@ -257,7 +257,7 @@ def merged(
     times_ms: list[int] = []
     for each in inputs:
         if each.records:
-            taken, at_ms = each.take(until_ms)
+            taken, at_ms = each.pop_until(until_ms)
             records += [(each, record) for record in taken]
             times_ms += at_ms
     # Sorting finds the ascending runs by itself and is stable, so it is a merge.

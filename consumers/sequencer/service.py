@@ -173,7 +173,7 @@ class Shard:
     async def _step(self, reader: InputReader, writer: LogWriter) -> None:
         await reader.poll()
         for each in list(reader.recreated):
-            await writer.append(((each, record) for record in each.take(None)[0]), 0)
+            await writer.append(((each, record) for record in each.pop_until(None)[0]), 0)
             reader.go_on(each)
             self._owes_tick = True  # a successor must know of the generation before it has events
             self._asked_ms = 0

@@ -484,7 +484,7 @@ class Rewritten:
     origins: dict[DocumentPath, DocumentPath] = field(default_factory=dict)
     mistakes: list[tuple[DocumentPath, str]] = field(default_factory=list)
 
-    def take(self, name: str, value: object, path: DocumentPath) -> None:
+    def set_field(self, name: str, value: object, path: DocumentPath) -> None:
         """A field, and where its value was."""
         self.plain[name] = value
         self.origins[(name,)] = path
@@ -527,8 +527,8 @@ def _sample(value: Mapping[str, Any]) -> Rewritten:
     result = Rewritten()
     _take_id(result, value)
     if value.get("user_instruction") is not None:
-        result.take("user_instruction", value["user_instruction"], ("user_instruction",))
-    result.take("subgoals", _judged(value["sub_goals"]), ("sub_goals",))
+        result.set_field("user_instruction", value["user_instruction"], ("user_instruction",))
+    result.set_field("subgoals", _judged(value["sub_goals"]), ("sub_goals",))
     _take_calls(result, value, ())
     return result
 
@@ -544,9 +544,9 @@ def _data_file_entry(value: Mapping[str, Any], metadata: Mapping[str, Any]) -> R
         and isinstance(spoken[0], Mapping)
         and "content" in spoken[0]
     ):
-        result.take("user_instruction", spoken[0]["content"], ("input", 0, "content"))
+        result.set_field("user_instruction", spoken[0]["content"], ("input", 0, "content"))
     if "subgoals" in metadata:
-        result.take("subgoals", _judged(metadata["subgoals"]), ("metadata", "subgoals"))
+        result.set_field("subgoals", _judged(metadata["subgoals"]), ("metadata", "subgoals"))
     _take_calls(result, metadata, ("metadata",))
     return result
 
@@ -564,14 +564,14 @@ def _eva_record(value: Mapping[str, Any]) -> Rewritten:
             (path[:1], "expected decision_tree.must_have_criteria in user_goal, a list of texts")
         )
     else:
-        result.take("subgoals", _judged(criteria, as_details=True), path)
+        result.set_field("subgoals", _judged(criteria, as_details=True), path)
         if isinstance(criteria, list):
             result.origins |= {
                 ("subgoals", index, "details"): (*path, index) for index in range(len(criteria))
             }
     instruction = _at(value, ("user_goal", "high_level_user_goal"))
     if instruction is not None:
-        result.take("user_instruction", instruction, ("user_goal", "high_level_user_goal"))
+        result.set_field("user_instruction", instruction, ("user_goal", "high_level_user_goal"))
     trace_path: DocumentPath = ("ground_truth", "expected_trace", "trace")
     trace = _at(value, trace_path)
     if isinstance(trace, list):
@@ -602,7 +602,7 @@ def _eva_call(event: Mapping[str, Any]) -> dict[str, Any]:
 def _take_id(result: Rewritten, value: Mapping[str, Any]) -> None:
     given = value.get("id")
     if given is not None:
-        result.take("id", str(given) if type(given) is int else given, ("id",))
+        result.set_field("id", str(given) if type(given) is int else given, ("id",))
 
 
 def _judged(raw: object, *, as_details: bool = False) -> object:

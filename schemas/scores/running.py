@@ -65,7 +65,7 @@ class CallTable:
         kept = self._calls.get(conversation_id)
         return None if kept is None else kept.call
 
-    def take(self, call: CallRow) -> None:
+    def put_row(self, call: CallRow) -> None:
         """Takes in the newest row of a call. One that is older than that in the table changes
         nothing.
         """
@@ -210,7 +210,7 @@ class KnownTime:
         self.newest_ms: int | None = None
         self._partitions: dict[int, int] = {}
 
-    def take(self, known_ms: int) -> None:
+    def note(self, known_ms: int) -> None:
         """Takes in the time of a row of a turn or of a call."""
         self.newest_ms = max(self.newest_ms or 0, known_ms)
 

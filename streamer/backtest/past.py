@@ -87,7 +87,7 @@ class PastCalls:
     _closed_before: set[str] = field(default_factory=set)
     _held_bytes: int = 0
 
-    def take(self, key: bytes | None, value: bytes | None) -> None:
+    def read_record(self, key: bytes | None, value: bytes | None) -> None:
         """One more record of `scores`.
 
         Raises:
@@ -101,7 +101,7 @@ class PastCalls:
             self.unreadable += 1
             return
         conversation_id = key.decode("utf-8", "replace")
-        self._open[conversation_id].take(row)
+        self._open[conversation_id].add_row(row)
         if isinstance(row, GoalsRow):  # a new version may have published it once more
             self._goals_from.setdefault(conversation_id, row.revision // 2)
         if isinstance(row, CallRow) and row.state == "closed":
@@ -203,7 +203,7 @@ class PastTopics:
                     break
                 if isinstance(record, UndecodableRecord):
                     calls.unreadable += 1
-                calls.take(record.key, record.value)
+                calls.read_record(record.key, record.value)
         return calls
 
     async def begin(self, number: int, since_ms: int) -> Stretch:
@@ -247,7 +247,7 @@ class PastFolder:
         try:
             for (name,) in store.values(asked, ["conversation_id"]):
                 for row in store.rows_of(str(name)):
-                    calls.take(row.conversation_id.encode(), encode(row))
+                    calls.read_record(row.conversation_id.encode(), encode(row))
         finally:
             store.close()
         return calls

@@ -293,7 +293,7 @@ class Rerun:
         is_last = not self._awaited if self.obeys_facts else time_ms >= self.period.until_ms
         return is_last and not self._open
 
-    def take(self, found: Event | Tick) -> list[Row]:
+    def fold_record(self, found: Event | Tick) -> list[Row]:
         """Folds what comes next in the log; returns the rows to write.
 
         Raises:

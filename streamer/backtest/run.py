@@ -167,7 +167,7 @@ async def _evaluate(
     taken = 0
     async with aclosing(cast("AsyncGenerator[Event | Tick, None]", log)) as found:
         async for each in found:
-            rerun.take(each)
+            rerun.fold_record(each)
             time_ms = each.known_ms if isinstance(each, Tick) else each.timestamp
             taken += 1
             if taken % _SHOWN_EVERY == 0:

@@ -533,7 +533,7 @@ def import_calls(
         importing = Importing(store, replaces=replace)
         with reading(total_of(found), stopped="the calls before it are in history") as read:
 
-            def take(done: "Done[Imported]") -> None:
+            def collect(done: "Done[Imported]") -> None:
                 read.add(done)
                 if done.result is not None and done.result[0]:
                     importing.add(done.result)
@@ -543,7 +543,7 @@ def import_calls(
                     places_of(found),
                     plan,
                     imported,
-                    take,
+                    collect,
                     settings,
                     read,
                     processes=processes,

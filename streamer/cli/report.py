@@ -106,7 +106,7 @@ def report(
     own = OwnMeasures(settings.measures)
     with reading(stopped="no page was written") as read:
 
-        def take(done: "Done[ReportedCall]") -> None:
+        def collect(done: "Done[ReportedCall]") -> None:
             read.add(done)
             if done.result is not None:
                 calls.append(done.result)
@@ -114,7 +114,9 @@ def report(
         def shape(scoring: RecordedScoring) -> "ReportedCall":
             return reported_call(scoring, f"c{len(calls) + 1}", redactor, own.of(scoring))
 
-        score_each(islice(places, MOST_CALLS), plan, shape, take, settings, read, verdicts=verdicts)
+        score_each(
+            islice(places, MOST_CALLS), plan, shape, collect, settings, read, verdicts=verdicts
+        )
         left_out = sum(1 for _ in places)
     if not calls:
         read.require_all()

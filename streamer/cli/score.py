@@ -238,7 +238,7 @@ def _write_rows(
         ) as read,
     ):
 
-        def take(done: "Done[list[Row]]") -> None:
+        def collect(done: "Done[list[Row]]") -> None:
             read.add(done, put(done.result or ()))
 
         own = OwnMeasures(settings.measures) if rows is TableRows.OWN else None
@@ -249,7 +249,7 @@ def _write_rows(
             places_of(found),
             plan,
             shape,
-            take,
+            collect,
             settings,
             read,
             processes=processes,
@@ -292,7 +292,7 @@ def _print_table(
     calls: list[CallSummary] = []
     with reading(stopped="no table was printed") as read:
 
-        def take(done: "Done[CallSummary]") -> None:
+        def collect(done: "Done[CallSummary]") -> None:
             read.add(done)
             if done.result is not None:
                 calls.append(done.result)
@@ -301,7 +301,7 @@ def _print_table(
             places_of(found),
             plan,
             lambda scoring: summary_of(reported_call(scoring, "", redactor)),
-            take,
+            collect,
             settings,
             read,
             verdicts=verdicts,

@@ -82,7 +82,7 @@ class GoalFolder:
 
     def _read(self, states: dict[Path, FileState]) -> None:
         for path in [path for path, state in states.items() if self._states.get(path) != state]:
-            self._take(read_goal_file(path))
+            self._note_file(read_goal_file(path))
         for path in self._states.keys() - states.keys():
             self.broken.pop(path, None)
             if self._good.pop(path, None) is not None:
@@ -93,7 +93,7 @@ class GoalFolder:
         self.index = GoalIndex(placed.goals for file in files for placed in file.sets)
         self._tell(map(str, doubles_in(files)))
 
-    def _take(self, file: GoalFile) -> None:
+    def _note_file(self, file: GoalFile) -> None:
         if not file.mistakes:
             self.broken.pop(file.path, None)
             self._good[file.path] = file

@@ -133,10 +133,10 @@ class GoalsTopic:
         batches = await consumer.getmany(timeout_ms=POLL_MS, max_records=MAX_BATCH_RECORDS)
         for records in batches.values():
             for record in records:
-                self._take(record, sets)
+                self._read_record(record, sets)
         return bool(batches)
 
-    def _take(self, record: Any, sets: dict[str, GoalSet]) -> None:
+    def _read_record(self, record: Any, sets: dict[str, GoalSet]) -> None:
         try:
             goals_id = _id_of(record)
             if record.value is None:

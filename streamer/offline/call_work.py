@@ -186,14 +186,14 @@ def score_each(
     places: Places,
     plan: ScoringPlan,
     shape: Callable[[RecordedScoring], Result],
-    take: Callable[[Done[Result]], None],
+    each: Callable[[Done[Result]], None],
     settings: Settings,
     reading: "Reading",
     *,
     processes: int | None = 1,
     verdicts: Path | None = None,
 ) -> None:
-    """Scores each call, and takes what `shape` makes of it, in the order of the places.
+    """Scores each call, and hands over what `shape` makes of it, in the order of the places.
 
     If a judge is asked, one process asks: its calls wait for the model, not for a core, and budgets
     and rates hold for all of them.
@@ -202,7 +202,7 @@ def score_each(
         places: Read as they are needed.
         plan: How calls are scored, and whether a judge is asked.
         shape: It and its results are sent between processes if there are several.
-        take: Called with each call, and with each place that cannot be read.
+        each: Called with each call, and with each place that cannot be read.
         settings: The judge with its limits and budgets.
         reading: Counts the events of calls that are not done yet.
         processes: How many work at the same time; None is one on each core.
@@ -215,7 +215,7 @@ def score_each(
     """
     if not plan.rules.asks_judge:
         for done in each_call(places, partial(_shaped, plan, shape), processes):
-            take(done)
+            each(done)
         return
     begun: deque[str | None] = deque()
 
@@ -223,13 +223,13 @@ def score_each(
         for place in places:
             ready = _done(lambda recorded: (scoring_of(recorded, plan), ()), place)
             if ready.result is None:
-                take(Done(None, ready.sentences, is_read=ready.is_read))
+                each(Done(None, ready.sentences, is_read=ready.is_read))
             else:
                 begun.append(ready.place)
                 yield ready.result
 
     def show(scoring: RecordedScoring) -> None:
-        take(Done(shape(scoring), scoring.remarks, begun.popleft()))
+        each(Done(shape(scoring), scoring.remarks, begun.popleft()))
 
     score_judged(scorings(), settings, show, reading.event, verdicts)
 

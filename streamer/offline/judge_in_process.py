@@ -120,10 +120,10 @@ class JudgeInProcess:
             await asyncio.sleep(PAUSE_SECONDS)
         if self._kept is not None:
             self._kept.keep_verdict(request, verdict)
-        self._take(verdict)
+        self._require_answers(verdict)
         return verdict
 
-    def _take(self, verdict: JudgeVerdict) -> None:
+    def _require_answers(self, verdict: JudgeVerdict) -> None:
         result = verdict.result
         reason = result.reason if isinstance(result, Unjudged) else None
         if reason is UnjudgedReason.CIRCUIT_OPEN or (

@@ -118,7 +118,7 @@ class RecordedFiles:
                         calls[said.record_id].streams.setdefault("elevenlabs", []).append(record)
                     case RecordedEvent():
                         of, seen = (self._traces, self._spans) if said.is_span else (calls, events)
-                        self._take(said, path, of, seen)
+                        self._file_event(said, path, of, seen)
                     case _:
                         yield from (place for _, place in faults)
                         faults.clear()
@@ -146,7 +146,7 @@ class RecordedFiles:
         """The calls that the spans of all files tell."""
         yield from self._traces.values()
 
-    def _take(
+    def _file_event(
         self,
         said: RecordedEvent,
         path: Path,

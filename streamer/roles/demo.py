@@ -168,7 +168,7 @@ async def bring_yesterday(machine: OneMachine, settings: Settings, seed: int, no
         rows, worked_seconds = await asyncio.to_thread(some)
         if not rows:
             return brought
-        await machine.history.take(partial(keep, calls=rows))
+        await machine.history.run_on_store(partial(keep, calls=rows))
         brought += len(rows)
         await asyncio.sleep(PAUSE * worked_seconds)
 
@@ -270,7 +270,7 @@ class Demo:
             calls = await self._write_the_past(folder, now_ms)
             http = self._settings.http
             machine = OneMachine(
-                self._settings, folder, http.host, http.port, watch=self._watched.take
+                self._settings, folder, http.host, http.port, watch=self._watched.read_record
             )
             await first_of(
                 machine.run(asyncio.Event()), self._show(machine, folder, calls, now_ms, seconds)

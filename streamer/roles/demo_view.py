@@ -51,7 +51,7 @@ class News:
         self._lines: deque[NewsLine] = deque(maxlen=MOST_NEWS)
         self._subgoals: dict[str, list[str]] = {}
 
-    def take(self, row: Row) -> None:
+    def tell(self, row: Row) -> None:
         """Takes in one row."""
         match row:
             case GoalsRow():
@@ -333,7 +333,7 @@ class Totals:
         self._latencies_ms: deque[float] = deque(maxlen=MAX_ANSWERS)
         self._news: Counter[str] = Counter()
 
-    def take(self, row: Row) -> None:
+    def count_row(self, row: Row) -> None:
         """Takes in one row."""
         if isinstance(row, GoalsRow):
             return

@@ -348,13 +348,13 @@ class OneMachine:
         rows = await self.history.open_calls(
             () if self._measures is None else self._measures.uncounted()
         )
-        await self.console.take(rows, [], {}, are_new=False)
+        await self.console.put_rows(rows, [], {}, are_new=False)
         if self._measures is not None:
             self._measures.know(rows)
         now_ms = wall_clock_ms()
         for row in rows:
             if not isinstance(row, WordsRow | OwnRow):
-                self._counts.take(
+                self._counts.count_row(
                     RecordPlace(SCORES_TOPIC, 0, 0, now_ms, None), row, now_ms, has_counted=True
                 )
         await self._show(has_counted=True)
@@ -374,13 +374,13 @@ class OneMachine:
         self.console.fleet.known.take_partition(0, self._evaluator.known_ms)
         for topic in self._offsets:
             while records := self.log.records(topic, self._offsets[topic], SHOWN_RECORDS):
-                await self._take(records, has_counted=has_counted)
+                await self._show_records(records, has_counted=has_counted)
                 self._offsets[topic] = records[-1].offset + 1
                 shown += len(records)
         self._has_shown.set()
         return shown
 
-    async def _take(self, records: Sequence[DecidedRecord], *, has_counted: bool) -> None:
+    async def _show_records(self, records: Sequence[DecidedRecord], *, has_counted: bool) -> None:
         rows: list[StoredRow] = []
         values: list[bytes] = []
         now_ms = wall_clock_ms()
@@ -392,14 +392,14 @@ class OneMachine:
             rows.append(row)
             if not isinstance(row, WordsRow | OwnRow):
                 values.append(value)
-                self._counts.take(
+                self._counts.count_row(
                     RecordPlace(topic, 0, offset, at_ms, key), row, now_ms, has_counted=has_counted
                 )
         self._counts.refusals.end_batch()
         if self._watch is not None:
             for value in values:
                 self._watch(value)
-        await self.console.take(rows, values, {}, are_new=not has_counted)
+        await self.console.put_rows(rows, values, {}, are_new=not has_counted)
 
     async def _context_of(self, call: CallRow) -> MetricContext:
         from streamer.served_calls import context_in  # brings the clients of Kafka

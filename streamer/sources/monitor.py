@@ -295,7 +295,7 @@ class CallBridge:
                 self._is_joined = True
                 self._put(*self._control("call_started", agent=self._call.agent))
             self._messages += 1
-            outcome = self._take(text, self._monotonic())
+            outcome = self._judge_message(text, self._monotonic())
             if outcome is MonitorOutcome.UNREADABLE and not self._is_misread:
                 self._is_misread = True
                 log.warning(
@@ -307,7 +307,7 @@ class CallBridge:
                 )
             self._instruments.inc("callgauge_monitor_messages_total", (outcome.value,))
 
-    def _take(self, text: bytes, at_seconds: float) -> MonitorOutcome:
+    def _judge_message(self, text: bytes, at_seconds: float) -> MonitorOutcome:
         """Judges a message and hands it to the writer."""
         try:
             message = from_json(text, allow_inf_nan=False)

@@ -245,9 +245,9 @@ class NewestRows:
         self.goals: GoalsRow | None = None
         self.turns: dict[int, TurnRow] = {}
         for row in rows:
-            self.take(row)
+            self.add_row(row)
 
-    def take(self, row: Row) -> None:
+    def add_row(self, row: Row) -> None:
         """Takes one more row of the call."""
         match row:
             case TurnRow():
@@ -415,7 +415,7 @@ class MixedCalls:
         self._calls: dict[str, NewestRows] = {}
         self._damaged: set[str] = set()
 
-    def take(self, row: Row) -> None:
+    def add_row(self, row: Row) -> None:
         """Takes one row. Rows of an id after its closed one are of another call."""
         conversation_id = row.conversation_id
         is_closed = isinstance(row, CallRow) and row.state == "closed"
@@ -425,7 +425,7 @@ class MixedCalls:
                 self._trials.left_out[TOO_MANY] += is_closed
                 return
             rows = self._calls[conversation_id] = NewestRows()
-        rows.take(row)
+        rows.add_row(row)
         if is_closed:
             del self._calls[conversation_id]
             self._close(conversation_id, rows)
@@ -525,7 +525,7 @@ def take_line(text: bytes, calls: MixedCalls, call: str | None = None) -> str | 
     if is_own(text):
         return None
     try:
-        calls.take(decode(text))
+        calls.add_row(decode(text))
     except RowError as error:
         named = call or _call_in(text)
         if named is None:

@@ -726,7 +726,7 @@ def from_files(
     )
     with reading(total_of(found), stopped=_STOPPED) as read:
 
-        def take(done: Done[Trial | None]) -> None:
+        def collect(done: Done[Trial | None]) -> None:
             read.add(done)
             if done.place is not None:
                 gathered.add(
@@ -744,7 +744,7 @@ def from_files(
             places_of(found),
             plan,
             shape,
-            take,
+            collect,
             settings,
             read,
             processes=processes,

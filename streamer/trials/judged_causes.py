@@ -118,7 +118,9 @@ class Groups:
     left: list[FaultOfCall] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
-    def take(self, name: str, numbered: Numbered, answer: Iterable[tuple[str, list[int]]]) -> None:
+    def add_answer(
+        self, name: str, numbered: Numbered, answer: Iterable[tuple[str, list[int]]]
+    ) -> None:
         """Takes an answer. A number that was not asked about is refused, and of two groups with one
         number the first counts.
 
@@ -293,7 +295,7 @@ class _Asking:
         )
         if kept is not None and (text := kept.text_for(question)) is not None:
             self._recalled += 1
-            self.groups.take(name, numbered, read_causes(text, self._redactor) or [])
+            self.groups.add_answer(name, numbered, read_causes(text, self._redactor) or [])
             return None
         most = TokenUse(prompt=question.most_tokens, answer=settings.max_answer_tokens)
         if self._cost + settings.prices.cost_of(most) > settings.budget_per_hour:
@@ -322,7 +324,7 @@ class _Asking:
             if kept is not None:
                 groups = [{"cause": sentence, "faults": numbers} for sentence, numbers in answer]
                 kept.keep_text(question, json.dumps({"groups": groups}))
-            self.groups.take(name, numbered, answer)
+            self.groups.add_answer(name, numbered, answer)
             return None
         if reply.outcome in _ENDPOINT_FAILED:
             why = f"the endpoint gives no answer ({in_words(reply.outcome)})"

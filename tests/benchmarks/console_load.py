@@ -69,7 +69,7 @@ def measure_console(figures: Figures) -> None:
     say(f"The console: {CALLS:,} running calls")
     fleet = Fleet()
     for record in running_calls()[0]:
-        fleet.take(record)
+        fleet.put_row(record)
     _measure_list(figures, fleet)
 
 

@@ -261,12 +261,12 @@ class Owner:
         """What the takeover reads of `scores`."""
         log, owners, calls = self.log, Owners(), PublishedCalls()
         for each in log.scores:
-            owners.take(each)
+            owners.read_record(each)
         row = owners.row
         since_ms = 0 if row is None else row.first_known_ms - self.rules.overlap_ms
         for each in log.scores:
             if each.timestamp >= since_ms:
-                calls.take(each)
+                calls.read_record(each)
         return _recovery(TopicPartition("events", 0), row, log.first, len(log.records), calls)
 
     def fold(self) -> bool:

@@ -37,7 +37,7 @@ def _again(rerun: Rerun, log: Log, since: int = 0) -> dict[str, list[bytes]]:
     past: Sequence[Any] = log.records[since:]
     for record in past:
         if (found := reader.read(record)) is not None:
-            rows += rerun.take(found)
+            rows += rerun.fold_record(found)
     for row in [*rows, *rerun.finish(0)]:
         written.setdefault(row.conversation_id, []).append(encode(row))
     return written
@@ -53,7 +53,7 @@ def _calls(
     written: dict[str, list[bytes]] = {}
     for value in scores:
         row = decode(value)
-        calls.take(row.conversation_id.encode(), value)
+        calls.read_record(row.conversation_id.encode(), value)
         lives.setdefault(row.conversation_id, []).append(value)
         if is_closed(row):
             life = lives.pop(row.conversation_id)

@@ -331,14 +331,14 @@ class StageValues:
                 begun_s = max(begin_s, covered_s.get((stage, source), -inf))
                 covered_s[stage, source] = max(begun_s, begin_s + seconds)
                 seconds = covered_s[stage, source] - begun_s
-            _take(found, stage, source, Reported(rank, seconds, model))
+            _add_value(found, stage, source, Reported(rank, seconds, model))
             # Pipecat measures the wait for the first sentence from the first token on; others from
             # the request on.
             if stage is Stage.LLM_FIRST_TOKEN:
                 asked[source] = seconds, model
             elif stage is Stage.SENTENCE_AGGREGATION and source in asked:
                 waited_s, model = asked[source]
-                _take(
+                _add_value(
                     found, Stage.LLM_FIRST_SENTENCE, source, Reported(1, waited_s + seconds, model)
                 )
         return found
@@ -357,7 +357,7 @@ class StageValues:
         return before_s
 
 
-def _take(found: Reports, stage: Stage, source: StageSource, value: Reported) -> None:
+def _add_value(found: Reports, stage: Stage, source: StageSource, value: Reported) -> None:
     """Adds a value of a turn; values come in their order."""
     by_source = found.get(stage)
     if by_source is None:

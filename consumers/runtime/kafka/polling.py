@@ -274,12 +274,12 @@ class GroupReader(Generic[Message]):
             **kafka.reader_options(),
         )
 
-        async def take(batch: Any) -> None:
+        async def receive(batch: Any) -> None:
             await handle(batch)
 
         # AsyncAPI would show a batch as one record that is a list
-        take.__annotations__["batch"] = message
-        self.subscriber(take)
+        receive.__annotations__["batch"] = message
+        self.subscriber(receive)
 
     @property
     def consumer(self) -> AIOKafkaConsumer:

@@ -576,9 +576,9 @@ class WebhookRoute:
                 if delivery is None or delivery.outcome is not WebhookOutcome.ACCEPTED:
                     sender.take_body(len(content), 0 if delivery is None else len(delivery.records))
                 else:
-                    sender.take(len(delivery.records))
+                    sender.spend(len(delivery.records))
             else:
-                sender.take(1)
+                sender.spend(1)
         kind = WebhookKind.TRANSCRIPTION
         try:
             if known is not None:

@@ -432,9 +432,9 @@ class EventsRoute:
                     sender.tenant, IngestOutcome.UNREADABLE, 400, f"{error}. Nothing was accepted."
                 )
             if accepted and not refused:
-                sender.take(len(accepted))
+                sender.spend(len(accepted))
             elif left_out and not refused:
-                sender.take(max(left_out, len(body) // BYTES_LEFT_OUT_AN_EVENT))
+                sender.spend(max(left_out, len(body) // BYTES_LEFT_OUT_AN_EVENT))
             else:
                 sender.take_body(len(body), len(accepted) + len(refused))
         if not accepted and not refused and not left_out:

@@ -323,7 +323,7 @@ class SendingTenant:
         self._at = now
         return 0.0 if self._left > 0 else 1 - self._left / self.settings.events_per_second
 
-    def take(self, events: int) -> None:
+    def spend(self, events: int) -> None:
         """Takes events from the allowance. It may fall below 0: a batch is never cut, and the next
         one waits.
         """
@@ -333,7 +333,7 @@ class SendingTenant:
         """Takes for a body of which something is refused: by its size, and at least so
         many events.
         """
-        self.take(max(events, min(MAX_CHARGED_EVENTS, 1 + total_bytes // BYTES_AN_EVENT)))
+        self.spend(max(events, min(MAX_CHARGED_EVENTS, 1 + total_bytes // BYTES_AN_EVENT)))
 
 
 TURN_SECONDS: Final = 0.01
@@ -404,7 +404,7 @@ class Senders:
         most forgets its oldest, so that no tenant makes us forget another one's.
         """
         if key not in sender.calls:
-            sender.take(NEW_CALL_EVENTS)
+            sender.spend(NEW_CALL_EVENTS)
         self._owners[key] = sender
         sender.calls[key] = None
         sender.calls.move_to_end(key)

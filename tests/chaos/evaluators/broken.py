@@ -149,7 +149,7 @@ def _without_versions() -> None:
     """A row that this version cannot read whole is passed over, even if it says that a call is
     closed.
     """
-    take: Callable[[PublishedCalls, Any], None] = PublishedCalls.take
+    take: Callable[[PublishedCalls, Any], None] = PublishedCalls.read_record
 
     def blind(self: PublishedCalls, record: Any) -> None:
         try:
@@ -158,7 +158,7 @@ def _without_versions() -> None:
             return
         take(self, record)
 
-    _replace(PublishedCalls, "take", blind)
+    _replace(PublishedCalls, "read_record", blind)
 
 
 def _without_records() -> None:

@@ -41,8 +41,8 @@ def given_up(name: str, labels: Labels = V2, at_ms: int = AT_MS) -> CallRow:
 def test_versions_of_an_agent_are_apart_and_the_bad_one_is_first() -> None:
     fleet = Fleet()
     for number in range(5):
-        fleet.take(call_row(f"a{number}", labels=V1))
-        fleet.take(call_row(f"b{number}", labels=V2) if number > 1 else failing(f"b{number}"))
+        fleet.put_row(call_row(f"a{number}", labels=V1))
+        fleet.put_row(call_row(f"b{number}", labels=V2) if number > 1 else failing(f"b{number}"))
     bad, well = agents_at(fleet)
     assert (bad.agent, bad.version, bad.calls_running, bad.calls_in_trouble) == ("desk", "2", 5, 2)
     assert (well.version, well.calls_running, well.calls_in_trouble, well.bad_since_ms) == (
@@ -56,16 +56,16 @@ def test_versions_of_an_agent_are_apart_and_the_bad_one_is_first() -> None:
 
 def test_waits_and_unanswered_turns_count_in_their_minute_and_for_a_quarter_of_an_hour() -> None:
     fleet = Fleet()
-    fleet.take(call_row("c", labels=V1))
+    fleet.put_row(call_row("c", labels=V1))
     for wait_ms, ago in ((100.0, 0), (300.0, 0), (900.0, 2), (7_000.0, MINUTES)):
         known_ms = AT_MS - ago * MINUTE_MS
-        fleet.take(turn_row(1, labels=V1, wait_ms=wait_ms, known_ms=known_ms, news=("wait",)))
-    fleet.take(turn_row(2, labels=V1, wait_ms=5_000.0, news=("wait_revised",)))
-    fleet.take(
+        fleet.put_row(turn_row(1, labels=V1, wait_ms=wait_ms, known_ms=known_ms, news=("wait",)))
+    fleet.put_row(turn_row(2, labels=V1, wait_ms=5_000.0, news=("wait_revised",)))
+    fleet.put_row(
         turn_row(3, labels=V1, wait_ms=Unscored(UnscoredReason.NO_TURN_JUDGED), news=("wait",))
     )
     for unanswered, revision in ((1, 2), (3, 3), (2, 1)):
-        fleet.take(call_row("c", labels=V1, unanswered=unanswered, revision=revision))
+        fleet.put_row(call_row("c", labels=V1, unanswered=unanswered, revision=revision))
     (found,) = agents_at(fleet)
     assert (found.turns_answered, found.turns_unanswered, found.unanswered_share) == (3, 3, 0.5)
     assert (found.wait_p50_ms, found.wait_p95_ms) == (300.0, 900.0)
@@ -86,13 +86,13 @@ def test_waits_and_unanswered_turns_count_in_their_minute_and_for_a_quarter_of_a
 
 def test_the_time_of_trouble_ends_when_few_calls_have_any_and_is_told_for_a_while() -> None:
     fleet = Fleet()
-    fleet.take(failing("a"))
+    fleet.put_row(failing("a"))
     assert agents_at(fleet)[0].bad_since_ms == AT_MS
-    fleet.take(failing("b"))
+    fleet.put_row(failing("b"))
     (found,) = agents_at(fleet, AT_MS + 5_000)
     assert (found.bad_since_ms, found.calls_affected, found.is_bad) == (AT_MS, 2, True)
     for number in range(20):  # two of 22 are fewer than one in ten
-        fleet.take(call_row(f"well-{number}", labels=V2))
+        fleet.put_row(call_row(f"well-{number}", labels=V2))
     (found,) = agents_at(fleet, AT_MS + 6_000)
     assert (found.calls_in_trouble, found.bad_since_ms, found.bad_until_ms) == (
         2,
@@ -100,17 +100,17 @@ def test_the_time_of_trouble_ends_when_few_calls_have_any_and_is_told_for_a_whil
         AT_MS + 6_000,
     )
     assert (found.is_bad, found.calls_affected) == (False, 2)
-    fleet.take(failing("c"))
+    fleet.put_row(failing("c"))
     (found,) = agents_at(fleet, AT_MS + 7_000)
     assert (found.bad_since_ms, found.bad_until_ms, found.calls_affected) == (AT_MS, None, 3), (
         "a short pause"
     )
-    fleet.take(call_row("c", labels=V2, revision=1))
+    fleet.put_row(call_row("c", labels=V2, revision=1))
     agents_at(fleet, AT_MS + 8_000)
-    fleet.take(failing("c", revision=2))
+    fleet.put_row(failing("c", revision=2))
     (found,) = agents_at(fleet, AT_MS + 9_000 + PAUSE_MS)
     assert (found.bad_since_ms, found.calls_affected) == (AT_MS + 9_000 + PAUSE_MS, 3), "a new time"
-    fleet.take(call_row("c", labels=V2, revision=3))
+    fleet.put_row(call_row("c", labels=V2, revision=3))
     agents_at(fleet, AT_MS + 2 * PAUSE_MS)
     (found,) = agents_at(fleet, AT_MS + 2 * PAUSE_MS + WINDOW_MS + 1)
     assert (found.bad_since_ms, found.bad_until_ms, found.calls_affected) == (None, None, 0), (
@@ -121,19 +121,19 @@ def test_the_time_of_trouble_ends_when_few_calls_have_any_and_is_told_for_a_whil
 def test_one_call_in_trouble_makes_no_agent_bad_that_has_several() -> None:
     fleet = Fleet()
     for name in ("b", "c"):
-        fleet.take(call_row(name, labels=V2))
-    fleet.take(failing("a"))
+        fleet.put_row(call_row(name, labels=V2))
+    fleet.put_row(failing("a"))
     assert not agents_at(fleet)[0].is_bad
-    fleet.take(failing("b", revision=1))
+    fleet.put_row(failing("b", revision=1))
     assert agents_at(fleet)[0].is_bad
 
 
 def test_a_mute_agent_stays_at_the_top_when_its_callers_have_given_up() -> None:
     fleet = Fleet()
     for number in range(30):
-        fleet.take(call_row(f"well-{number}", labels=V1))
-    fleet.take(given_up("a"))
-    fleet.take(given_up("b"))
+        fleet.put_row(call_row(f"well-{number}", labels=V1))
+    fleet.put_row(given_up("a"))
+    fleet.put_row(given_up("b"))
     (bad, _) = agents_at(fleet, AT_MS + 1_000)
     assert (bad.version, bad.calls_running, bad.calls_ended_badly, bad.calls_affected) == (
         "2",
@@ -149,12 +149,12 @@ def test_a_mute_agent_stays_at_the_top_when_its_callers_have_given_up() -> None:
 def test_a_bad_time_ends_with_its_last_bad_call_and_says_so() -> None:
     fleet = Fleet()
     for name in ("a", "b"):
-        fleet.take(call_row(name, labels=V2, waiting=Waiting(1, AT_MS - 4_000, 1)))
+        fleet.put_row(call_row(name, labels=V2, waiting=Waiting(1, AT_MS - 4_000, 1)))
     (found,) = agents_at(fleet)
     assert (found.bad_until_ms, found.trouble) == (None, TroubleKind.SILENT)
-    fleet.take(given_up("a", at_ms=AT_MS + 75_000))
+    fleet.put_row(given_up("a", at_ms=AT_MS + 75_000))
     assert agents_at(fleet, AT_MS + 76_000)[0].is_bad, "another caller waits"
-    fleet.take(given_up("b", at_ms=AT_MS + 77_000))
+    fleet.put_row(given_up("b", at_ms=AT_MS + 77_000))
     for at_ms in (AT_MS + 78_000, AT_MS + 5 * MINUTE_MS):
         (found,) = agents_at(fleet, at_ms)
         assert (found.bad_since_ms, found.bad_until_ms, found.ended_with_call) == (
@@ -168,20 +168,20 @@ def test_a_bad_time_ends_with_its_last_bad_call_and_says_so() -> None:
 def test_a_caller_who_hung_up_earlier_ends_no_bad_time_that_others_recover_from() -> None:
     fleet = Fleet()
     for name in ("a", "b"):
-        fleet.take(call_row(name, labels=V2, waiting=Waiting(1, AT_MS - 4_000, 1)))
+        fleet.put_row(call_row(name, labels=V2, waiting=Waiting(1, AT_MS - 4_000, 1)))
     agents_at(fleet)
-    fleet.take(given_up("a", at_ms=AT_MS + 5_000))
+    fleet.put_row(given_up("a", at_ms=AT_MS + 5_000))
     agents_at(fleet, AT_MS + 30_000)
-    fleet.take(call_row("b", labels=V2, revision=1))
+    fleet.put_row(call_row("b", labels=V2, revision=1))
     (found,) = agents_at(fleet, AT_MS + 40_000)
     assert (found.bad_until_ms, found.ended_with_call) == (AT_MS + 40_000, False)
 
 
 def test_a_bad_time_that_calls_recover_from_ends_when_few_are_left_in_trouble() -> None:
     fleet = Fleet()
-    fleet.take(failing("a"))
+    fleet.put_row(failing("a"))
     agents_at(fleet)
-    fleet.take(call_row("a", labels=V2, revision=1))
+    fleet.put_row(call_row("a", labels=V2, revision=1))
     (found,) = agents_at(fleet, AT_MS + 5_000)
     assert (found.bad_until_ms, found.ended_with_call) == (AT_MS + 5_000, False)
 
@@ -191,8 +191,8 @@ def test_a_bad_version_says_what_most_of_its_calls_suffer_and_of_which_tenants_t
     slow = Answer(2, 9_000.0, slowest_stage=Stage.LLM_FIRST_TOKEN)
     for number, tenant in enumerate(("acme", "bolt", "acme")):
         labels = Labels(agent="desk", tenant=tenant)
-        fleet.take(call_row(str(number), labels=labels, answer=slow))
-    fleet.take(failing("d", Labels(agent="desk", tenant="bolt")))
+        fleet.put_row(call_row(str(number), labels=labels, answer=slow))
+    fleet.put_row(failing("d", Labels(agent="desk", tenant="bolt")))
     (found,) = agents_at(fleet)
     assert (found.trouble, found.stage) == (TroubleKind.VERY_SLOW, Stage.LLM_FIRST_TOKEN)
     assert found.tenants_affected == (("acme", 2), ("bolt", 2))
@@ -206,7 +206,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         agents.take_turn(turn_row(labels=Labels(agent=name), wait_ms=1.0, news=("wait",)))
     assert list(agents._kept) == [("b", None), Labels(agent="b"), ("c", None), Labels(agent="c")]
     fleet = Fleet()
-    fleet.take(failing("a"))
+    fleet.put_row(failing("a"))
     agents_at(fleet)
-    fleet.take(failing("b"))
+    fleet.put_row(failing("b"))
     assert agents_at(fleet)[0].calls_affected == 1

@@ -63,7 +63,7 @@ def test_every_reference_of_the_description_is_there() -> None:
 def test_a_list_is_bounded_and_counts_the_rest() -> None:
     fleet = Fleet()
     for number in range(300):
-        fleet.take(call_row(str(number)))
+        fleet.put_row(call_row(str(number)))
     now_ms = wall_clock_ms()
     answer = api.call_answer(fleet, fleet.now(now_ms), api.ListQuery(limit=7), now_ms)
     assert (len(answer.calls), answer.calls_running) == (7, 300)

@@ -18,7 +18,7 @@ DESK, LINE = Labels(agent="desk", tenant="acme"), Labels(agent="line", tenant="a
 
 
 def answered(fleet: Fleet, turn: int, wait_ms: Any, *news: str, labels: Labels = DESK) -> None:
-    fleet.take(turn_row(turn, wait_ms=wait_ms, news=news, labels=labels))
+    fleet.put_row(turn_row(turn, wait_ms=wait_ms, news=news, labels=labels))
 
 
 def minutes(fleet: Fleet, at_ms: int = AT_MS, wanted: WantedCalls = EVERY_CALL) -> list[Figures]:
@@ -35,7 +35,7 @@ def ended(name: str, reached: int, **more: Any) -> CallRow:
 
 def test_there_is_a_quarter_of_an_hour_of_minutes_with_their_begins() -> None:
     fleet = Fleet()
-    fleet.take(call_row("a"))
+    fleet.put_row(call_row("a"))
     for ago in range(MINUTES + 5):
         fleet.now(AT_MS + ago * MINUTE_MS)
     begins = [begin_ms for begin_ms, _ in fleet.agents.figures(EVERY_CALL)[1]]
@@ -66,7 +66,7 @@ def test_waits_of_a_minute_are_bounded() -> None:
 def test_figures_are_those_of_the_chosen_labels() -> None:
     fleet = Fleet()
     for name, labels in (("a", DESK), ("b", DESK), ("c", LINE)):
-        fleet.take(call_row(name, labels=labels, failing_tools={"find": 1}))
+        fleet.put_row(call_row(name, labels=labels, failing_tools={"find": 1}))
         answered(fleet, 1, 100.0, "wait", labels=labels)
     for wanted, calls in (
         (EVERY_CALL, 3),
@@ -84,10 +84,10 @@ def test_figures_are_those_of_the_chosen_labels() -> None:
 
 def test_goals_are_those_of_the_calls_that_closed_each_once() -> None:
     fleet = Fleet()
-    fleet.take(ended("a", 4))
-    fleet.take(ended("a", 4, revision=2))
-    fleet.take(ended("b", 1))
-    fleet.take(call_row("goes on", goals=ended("c", 0).goals))
+    fleet.put_row(ended("a", 4))
+    fleet.put_row(ended("a", 4, revision=2))
+    fleet.put_row(ended("b", 1))
+    fleet.put_row(call_row("goes on", goals=ended("c", 0).goals))
     newest = minutes(fleet)[-1]
     assert newest.calls_judged == 2
     assert newest.progress == pytest.approx(5 / 8)
@@ -97,12 +97,12 @@ def test_goals_are_those_of_the_calls_that_closed_each_once() -> None:
 def test_a_bad_end_counts_once_and_is_taken_back_if_an_answer_comes_late() -> None:
     fleet = Fleet()
     gone = call_row("a", state="over", unanswered=1, waiting=Waiting(1, AT_MS, 2))
-    fleet.take(gone)
-    fleet.take(
+    fleet.put_row(gone)
+    fleet.put_row(
         call_row("a", state="closed", unanswered=1, waiting=Waiting(1, AT_MS, 2), revision=2)
     )
     assert (minutes(fleet)[-1].calls_ended_badly, minutes(fleet)[-1].turns_unanswered) == (1, 1)
-    fleet.take(call_row("a", state="closed", revision=3))
+    fleet.put_row(call_row("a", state="closed", revision=3))
     assert (minutes(fleet)[-1].calls_ended_badly, minutes(fleet)[-1].turns_unanswered) == (0, 0)
 
 

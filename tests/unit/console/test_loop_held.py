@@ -90,7 +90,9 @@ def many_calls() -> Fleet:
     for number in range(RUNNING):
         labels = Labels(agent=f"agent-{number % 40}", tenant=f"tenant-{number % 7}")
         failing = {"lookup": 1} if number % 3 == 0 else {}
-        fleet.take(call_row(f"run-{number}", labels=labels, known_ms=now_ms, failing_tools=failing))
+        fleet.put_row(
+            call_row(f"run-{number}", labels=labels, known_ms=now_ms, failing_tools=failing)
+        )
     return fleet
 
 
@@ -240,5 +242,5 @@ async def test_a_poll_of_thousands_of_rows_holds_nobody_up() -> None:
         Instruments(CollectorRegistry(), ["console"]),
     )
     with HeldLoop() as held:
-        await asyncio.create_task(role.take({TopicPartition("scores", 0): records}))
+        await asyncio.create_task(role.read_records({TopicPartition("scores", 0): records}))
     assert held.longest_seconds < MOST_SECONDS, held.longest_step

@@ -64,7 +64,7 @@ def fleet_of(names: Sequence[str], *, at_ms: int = AT_MS, text: str = "tool") ->
     fleet = Fleet()
     labels = Labels(text, None, text, text)
     for name in names:
-        fleet.take(call_row(name, known_ms=at_ms, labels=labels, failing_tools={text: 1}))
+        fleet.put_row(call_row(name, known_ms=at_ms, labels=labels, failing_tools={text: 1}))
     return fleet
 
 
@@ -128,7 +128,7 @@ def test_many_calls_give_few_rows_and_a_count() -> None:
 def test_names_and_alerts_are_bounded() -> None:
     fleet = Fleet()
     for number in range(2 * MOST_NAMES):
-        fleet.take(call_row(str(number), labels=Labels(agent=f"agent-{number:04}")))
+        fleet.put_row(call_row(str(number), labels=Labels(agent=f"agent-{number:04}")))
     many = [Alert(f"Alert{number}", "warning", {}, "", 0) for number in range(1_000)]
     alerts = Alerts(many, "", [each._replace(fires_ms=1) for each in many])
     boxes = boxes_of(fleet, EVERY_CALL, alerts)
@@ -156,7 +156,9 @@ def test_each_part_carries_its_id_and_an_empty_page_says_so() -> None:
 
 def test_a_call_that_ended_says_how() -> None:
     fleet = fleet_of(["c"], at_ms=AT_MS)
-    fleet.take(call_row("c", state="closed", close_reason="ended", ended_reason="<b>goodbye</b>"))
+    fleet.put_row(
+        call_row("c", state="closed", close_reason="ended", ended_reason="<b>goodbye</b>")
+    )
     (row,) = calls_in(boxes_of(fleet))
     assert "over: &lt;b&gt;goodbye&lt;/b&gt;" in row
 
@@ -171,7 +173,7 @@ def test_a_choice_survives_its_address(sort: SortKey) -> None:
 
 def test_a_call_that_ended_badly_says_why() -> None:
     fleet = fleet_of([])
-    fleet.take(
+    fleet.put_row(
         call_row("c", state="closed", close_reason="ended", turn=4, waiting=Waiting(4, AT_MS, 1))
     )
     (row,) = calls_in(boxes_of(fleet))
@@ -181,7 +183,7 @@ def test_a_call_that_ended_badly_says_why() -> None:
 
 def test_a_stalled_call_is_in_trouble() -> None:
     fleet = fleet_of([])
-    fleet.take(call_row(goals=Goals("g", "d", stalls=(Stall(1, "turns"),), is_stalled=True)))
+    fleet.put_row(call_row(goals=Goals("g", "d", stalls=(Stall(1, "turns"),), is_stalled=True)))
     assert "stalled" in shown(fleet)
 
 
@@ -189,10 +191,10 @@ def test_calls_in_trouble_come_first_then_those_that_ended_badly_and_many_health
     None
 ):
     fleet = fleet_of(["bad"])
-    fleet.take(call_row("gone", state="closed", turn=2, waiting=Waiting(2, AT_MS, 1)))
+    fleet.put_row(call_row("gone", state="closed", turn=2, waiting=Waiting(2, AT_MS, 1)))
     for number in range(MOST_HEALTHY + 1):
-        fleet.take(call_row(f"well-{number}", labels=Labels(agent="desk", version="2")))
-    fleet.take(call_row("single", labels=Labels(agent="line")))
+        fleet.put_row(call_row(f"well-{number}", labels=Labels(agent="desk", version="2")))
+    fleet.put_row(call_row("single", labels=Labels(agent="line")))
     boxes = boxes_of(fleet)
     assert [part if part.startswith("g-") else part[:2] for part in boxes["calls"]] == [
         *("g-in", "r-", "g-ended", "r-", "g-well", "r-", "ga")
@@ -206,7 +208,7 @@ def test_calls_in_trouble_come_first_then_those_that_ended_badly_and_many_health
 
 def test_a_chosen_agent_filters_figures_and_alerts_and_leads_back() -> None:
     fleet = fleet_of(["bad"], text="desk")
-    fleet.take(call_row("other", labels=Labels(agent="line")))
+    fleet.put_row(call_row("other", labels=Labels(agent="line")))
     alerts = Alerts([Alert("Slow", "warning", {"agent": name}, "", 0) for name in ("desk", "line")])
     boxes = boxes_of(fleet, WantedCalls(agents=frozenset({"line"})), alerts)
     assert "<strong>0</strong>" in boxes["lines"]["line-trouble"]
@@ -236,7 +238,9 @@ def test_an_alert_says_what_to_do_and_leads_on() -> None:
 
 def test_the_headline_is_worse_when_callers_have_given_up() -> None:
     fleet = fleet_of([])
-    fleet.take(call_row("gone", state="closed", turn=2, unanswered=2, waiting=Waiting(2, AT_MS, 1)))
+    fleet.put_row(
+        call_row("gone", state="closed", turn=2, unanswered=2, waiting=Waiting(2, AT_MS, 1))
+    )
     boxes = boxes_of(fleet)
     assert (
         '<strong class="bad">1</strong> ended badly in the last 15 minutes'
@@ -254,7 +258,7 @@ def test_the_headline_says_what_to_do_first_and_which_tenants_call() -> None:
     }
     slow = Answer(2, 9_000.0, slowest_stage=Stage.TTS_FIRST_BYTE)
     for tenant in ("acme", "<bolt>"):
-        fleet.take(call_row(tenant, labels=Labels("desk", None, tenant), answer=slow))
+        fleet.put_row(call_row(tenant, labels=Labels("desk", None, tenant), answer=slow))
     head = boxes_of(fleet)["head"]["counts"]
     assert (
         "2 callers so far, 1 of &lt;bolt&gt;, 1 of acme; mostly answers are slow (voice)." in head
@@ -268,9 +272,11 @@ def test_the_headline_says_what_to_do_first_and_which_tenants_call() -> None:
 
 def test_the_headline_says_why_a_bad_time_is_over() -> None:
     fleet = fleet_of([])
-    fleet.take(call_row("a", waiting=Waiting(2, AT_MS - 9_000, 2)))
+    fleet.put_row(call_row("a", waiting=Waiting(2, AT_MS - 9_000, 2)))
     fleet.now(AT_MS)
-    fleet.take(call_row("a", state="closed", known_ms=AT_MS + 5_000, waiting=Waiting(2, AT_MS, 2)))
+    fleet.put_row(
+        call_row("a", state="closed", known_ms=AT_MS + 5_000, waiting=Waiting(2, AT_MS, 2))
+    )
     head = boxes_of(fleet, at_ms=AT_MS + 6_000)["head"]["counts"]
     assert "was bad from" in head
     assert "1 caller; mostly callers get no answer. Its last bad call ended." in head

@@ -48,14 +48,14 @@ def test_a_call_that_is_over_is_as_long_as_its_own_clock_says(
         page = reported_rows(row)
         (told,) = (tile.value for tile in tiles(page) if tile.name == "Length")
         fleet = Fleet()
-        fleet.take(row)
+        fleet.put_row(row)
         assert f">{told}</td>" in calls_of(fleet), "as its page says"
 
 
 def test_the_page_and_the_terminal_say_the_same_of_a_call() -> None:
     row = call_row(turn=4, answer=Answer(4, 10_160.0))
     fleet = Fleet()
-    fleet.take(row)
+    fleet.put_row(row)
     markup = calls_of(fleet)
     console = Screen(width=120, color_system=None)
     with console.capture() as captured:

@@ -47,13 +47,13 @@ async def take(role: ConsoleRole, *rows: Row | WordsRow, first: int = 0) -> None
     for tp in (SCORES, WORDS):
         of_topic = [row for row in rows if isinstance(row, WordsRow) is (tp is WORDS)]
         polled[tp] = [record(encode(row), place) for place, row in enumerate(of_topic, first)]
-    await role.take(polled)
+    await role.read_records(polled)
 
 
 async def test_a_mark_is_left_out_and_what_cannot_be_read_is_counted() -> None:
     role = role_of()
     values = (None, b"{}", b'{"row":"of tomorrow"}', encode(call_row()), b'{"row":"call"}')
-    await role.take({SCORES: [record(value, place) for place, value in enumerate(values)]})
+    await role.read_records({SCORES: [record(value, place) for place, value in enumerate(values)]})
     assert role.console.fleet.unreadable == 3
     assert role._next[SCORES] == len(values)
     assert [
@@ -68,7 +68,7 @@ async def test_a_partition_says_how_far_it_is_while_no_event_comes() -> None:
     await take(role, call_row(known_ms=now_ms - 165_000))
     assert role.console.fleet.now(now_ms).is_stale
     row = PartitionRow(place=9, first=0, first_known_ms=0, known_ms=now_ms - 9_000, version="1")
-    await role.take({SCORES: [record(None, 1)._replace(headers=(row.header(),))]})
+    await role.read_records({SCORES: [record(None, 1)._replace(headers=(row.header(),))]})
     now = role.console.fleet.now(now_ms)
     assert (now.age, now.is_stale) == ("nothing new for 2:45", False)
 
@@ -189,7 +189,7 @@ async def test_a_poll_of_several_partitions_is_one_transaction(
         TopicPartition("scores", number): [record(encode(call_row(str(number))), number)]
         for number in range(12)
     }
-    await role.take(polled)
+    await role.read_records(polled)
     ((rows, positions),) = put
     assert len(rows) == 12
     assert positions == {("scores", number): number + 1 for number in range(12)}

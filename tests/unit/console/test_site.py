@@ -201,7 +201,7 @@ async def test_each_page_and_each_answer_is_there_with_what_keeps_foreign_text_f
     None
 ):
     async with serving(past=NoPast("p")) as made:
-        made.fleet.take(call_row(NAME))
+        made.fleet.put_row(call_row(NAME))
         for path in [f"/{place}" for place in PLACES if "live" not in place] + [
             f"{api.PREFIX}/{each}" for each in API if each != "stream"
         ]:
@@ -637,7 +637,7 @@ async def test_running_calls_are_followed_and_gone_on_with() -> None:
     async with serving() as made:
         async with following(made, "/live/now") as events:
             assert "No call runs now." in await events.until('"parts"')
-        made.fleet.take(call_row("c-123456"))
+        made.fleet.put_row(call_row("c-123456"))
         async with following(made, "/live/now?text=123456") as events:
             assert "123456" in await events.until('"parts"')
         async with following(made, "/live/now?text=nothing") as events:
@@ -653,7 +653,7 @@ async def test_running_calls_are_followed_and_gone_on_with() -> None:
                 )
                 async with following(made, path, **headers) as news:
                     await news.until("event: clock")
-                    made.fleet.take(call_row(name, known_ms=wall_clock_ms()))
+                    made.fleet.put_row(call_row(name, known_ms=wall_clock_ms()))
                     assert await made.site.tick() > 0.0
                     text = await news.until('"parts"')
                     assert name in text
@@ -683,9 +683,9 @@ async def test_records_are_streamed_and_resumed() -> None:
         async with following(made, f"{api.PREFIX}/stream") as events:
             await events.until("retry: ")
             await asyncio.sleep(0)
-            made.site.take([b'{"n":1}'])
+            made.site.stream_rows([b'{"n":1}'])
             last = id_in(await events.until('{"n":1}'))
-        made.site.take([b'{"n":2}'])
+        made.site.stream_rows([b'{"n":2}'])
         async with following(made, f"{api.PREFIX}/stream", **{"last-event-id": last}) as events:
             again = await events.until('{"n":2}')
             assert '{"n":1}' not in again
@@ -747,7 +747,7 @@ async def test_a_reader_who_stops_reading_is_cut_off() -> None:
         async with asyncio.timeout(patient(SECONDS)):
             await reader.readuntil(b"retry: ")
             while len(made.site.streams):
-                made.site.take([b"x" * BOUND])
+                made.site.stream_rows([b"x" * BOUND])
                 await made.turn()
         writer.close()
 

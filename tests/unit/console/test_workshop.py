@@ -197,23 +197,23 @@ def test_a_pace_allows_so_much_at_once_and_so_much_a_second_on_the_average() -> 
     pace = Pace(10, 30, lambda: now)
     for _ in range(3):
         assert pace.wait_seconds() == 0
-        pace.take(10)
+        pace.spend(10)
     assert pace.wait_seconds() == 0
-    pace.take(25)
+    pace.spend(25)
     assert pace.wait_seconds() == pytest.approx(2.5), (
         "it may be overdrawn, and the next one waits for it"
     )
     now += 2.0
     assert pace.wait_seconds() == pytest.approx(0.5)
     now += 1_000.0
-    pace.take(35)
+    pace.spend(35)
     assert pace.wait_seconds() == pytest.approx(0.5), "no more is saved than may be used at once"
 
 
 def test_an_infinite_pace_never_waits() -> None:
     pace = Pace(math.inf, 0, lambda: 5.0)
     for _ in range(10):
-        pace.take(1e9)
+        pace.spend(1e9)
         assert pace.wait_seconds() == 0
 
 

@@ -275,7 +275,7 @@ class Owner:
 
     async def take_over(self) -> None:
         await self.writer.start()
-        await self.takeover.take([self.partition], self.consumer, self.writer.id)
+        await self.takeover.take_over([self.partition], self.consumer, self.writer.id)
         self.consumer.positions = {self.log: self.partition.next_offset}
 
     def read(self, most: int = 1_000) -> None:

@@ -544,7 +544,9 @@ def test_the_newest_questions_of_a_call_are_withheld_once() -> None:
         question("c-1").model_copy(update={"subgoal_id": f"s-{place}"})
         for place in range(MAX_KEPT_REQUESTS + 1)
     ]
-    withheld.take([SCORE, *map(RequestVerdict, questions), RequestVerdict(question("c-2"))])
+    withheld.keep_questions(
+        [SCORE, *map(RequestVerdict, questions), RequestVerdict(question("c-2"))]
+    )
     assert [*withheld.again("c-1")] == questions[1:]
     assert [*withheld.again("c-1")] == []
 
@@ -617,7 +619,7 @@ def _taken(*what: str) -> tuple[Any, list[Any]]:
     misread = MisreadRecords(Instruments(registry, ["evaluator"]))
     with capture_logs() as logs:
         for each in what:
-            misread.take(_report(each))
+            misread.report(_report(each))
     counted = registry.get_sample_value(
         "callgauge_misread_records_total", {"source": "pipecat", "reason": "unknown_kind"}
     )

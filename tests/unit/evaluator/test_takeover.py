@@ -128,7 +128,7 @@ async def test_nothing_is_read_before_every_partition_is_claimed(
 
     monkeypatch.setattr(Claims, "claim", late)
     task = asyncio.create_task(
-        one.takeover.take([one.partition, other.partition], one.consumer, one.writer.id)
+        one.takeover.take_over([one.partition, other.partition], one.consumer, one.writer.id)
     )
     await until_idle()
     assert broker.journal == [MARK]
@@ -336,9 +336,9 @@ def test_the_last_row_counts_and_who_wrote_it_or_claimed_after_it() -> None:
         None,
         [("callgauge-row", b"not ours")],
     ):
-        owners.take(scored(None, headers=headers or ()))
-    owners.take(scored(b"{}"))
-    owners.take(stand_in("scores", 3, 4))
+        owners.read_record(scored(None, headers=headers or ()))
+    owners.read_record(scored(b"{}"))
+    owners.read_record(stand_in("scores", 3, 4))
     assert (owners.row, owners.writers) == (row(2), {"w-3", "w-4"})
 
 
@@ -359,10 +359,10 @@ def test_calls_are_open_until_they_close_and_beside_what_matters_only_their_firs
         value, key = (
             (None, b"c-5") if each is None else (rows.encode(each), each.conversation_id.encode())
         )
-        calls.take(scored(value, key))
-        calls.take(scored(None, b"callgauge-owner", [row(7).header()]))
-    calls.take(scored(b"{}", None))
-    calls.take(scored(rows.encode(call_row("c-4", revision=9)), b"c-4"))
+        calls.read_record(scored(value, key))
+        calls.read_record(scored(None, b"callgauge-owner", [row(7).header()]))
+    calls.read_record(scored(b"{}", None))
+    calls.read_record(scored(rows.encode(call_row("c-4", revision=9)), b"c-4"))
     assert (calls.open, calls.closed, calls.goals) == (
         {b"c-2": 10, b"c-4": 1},
         {"c-1": 7},
@@ -374,7 +374,7 @@ def test_calls_are_open_until_they_close_and_beside_what_matters_only_their_firs
 def test_what_no_callgauge_wrote_is_passed_over_with_few_lines(logged: Logged) -> None:
     calls, odd = PublishedCalls(), b'{"state":"closed"}'
     for value in (b'[{"state":"closed"}]', b'{"row":"goals"', b'{"row":"song"}', *[odd] * 9):
-        calls.take(scored(value))
+        calls.read_record(scored(value))
     assert calls.closed == {}
     assert [line["event"] for line in logged] == ["score_not_ours"] * takeover.MAX_ODD_RECORD_LINES
 
@@ -384,20 +384,20 @@ def test_a_call_that_another_version_closed_with_a_word_of_its_own_is_closed() -
         PublishedCalls(),
         rows.encode(call_row("c-1", state="closed", close_reason=CloseReason.ENDED)),
     )
-    calls.take(
+    calls.read_record(
         scored(
             closed.replace(b'"ended"', b'"ended_by_caller"').replace(
                 b'"state"', b'"of_later":[1],"state"'
             )
         )
     )
-    calls.take(scored(None, b"callgauge-owner", [row(7).header()]))
+    calls.read_record(scored(None, b"callgauge-owner", [row(7).header()]))
     assert (calls.open, calls.closed) == ({}, {"c-1": 7})
 
 
 def test_a_goal_set_that_this_version_cannot_read_is_none() -> None:
     calls, chosen = PublishedCalls(), rows.encode(goals_row("c-1", goal_set()))
-    calls.take(scored(chosen.replace(b'"says"', b'"sings"')))
+    calls.read_record(scored(chosen.replace(b'"says"', b'"sings"')))
     assert calls.goals == {}
 
 

@@ -47,7 +47,7 @@ def written(seed: int = 1) -> list[Row]:
 
 def events_of(rows: list[Row]) -> list[Evaluation]:
     scores = FinalScores()
-    return [event for row in rows for event in scores.take(row)]
+    return [event for row in rows for event in scores.keep_row(row)]
 
 
 def with_wait(rows: list[Row], wait_ms: Value) -> list[Row]:
@@ -175,7 +175,7 @@ def test_calls_and_their_turns_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     everything = len(events_of(rows))
     monkeypatch.setattr(evaluations, "MAX_TURNS_PER_CALL", 2)
     scores = FinalScores()
-    events = [event for row in rows for event in scores.take(row)]
+    events = [event for row in rows for event in scores.keep_row(row)]
     assert 0 < len(events) < everything
     assert {event.attributes.get("callgauge.turn") for event in events} == {None, 1}, (
         "turns 0 and 1 are kept"
@@ -183,7 +183,7 @@ def test_calls_and_their_turns_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     assert scores.left_out > 0
     monkeypatch.setattr(evaluations, "MAX_CALLS", 0)
     scores = FinalScores()
-    events = [event for row in rows for event in scores.take(row)]
+    events = [event for row in rows for event in scores.keep_row(row)]
     assert {event.attributes.get("callgauge.turn") for event in events} == {None}, (
         "the closed row speaks for itself"
     )
@@ -199,12 +199,12 @@ def test_the_tenant_with_the_most_calls_loses_its_quietest_one(
     first = next(row for row in rows if isinstance(row, TurnRow))
     labels = {name: structs.replace(first.labels, tenant=name) for name in ("big", "small")}
     for call, tenant in (("b-1", "big"), ("s-1", "small"), ("b-2", "big")):
-        scores.take(
+        scores.keep_row(
             structs.replace(first, conversation_id=call, labels=labels[tenant], wait_ms=5.0)
         )
     waits = []
     for call in ("b-1", "s-1", "b-2"):
-        closing = scores.take(structs.replace(rows[-1], conversation_id=call))
+        closing = scores.keep_row(structs.replace(rows[-1], conversation_id=call))
         waits.append(any(event.attributes.get("callgauge.turn") is not None for event in closing))
     assert waits == [False, True, True]
 

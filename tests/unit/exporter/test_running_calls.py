@@ -50,50 +50,51 @@ def with_goals(calls: OpenCalls) -> dict[tuple[str, ...], float]:
 
 
 def test_a_call_runs_from_its_first_row_to_its_closed_one(calls: OpenCalls) -> None:
-    calls.take(row("c-1"), 0, 0)
-    calls.take(row("c-1"), 0, 1)
-    calls.take(row("c-2", "bob"), 0, 1)
+    calls.replace_row(row("c-1"), 0, 0)
+    calls.replace_row(row("c-1"), 0, 1)
+    calls.replace_row(row("c-2", "bob"), 0, 1)
     assert running(calls) == {AVA: 1, BOB: 1}
-    calls.take(row("c-1", state="closed"), 0, 2)
+    calls.replace_row(row("c-1", state="closed"), 0, 2)
     assert running(calls) == {AVA: 0, BOB: 1}  # 0, so that the line goes on
     assert len(calls) == 1
 
 
 def test_labels_that_become_known_move_the_call_and_its_progress(calls: OpenCalls) -> None:
-    calls.take(halfway("c-1", "unknown"), 0, 0)
+    calls.replace_row(halfway("c-1", "unknown"), 0, 0)
     assert running(calls) == {NOBODY: 1}
-    calls.take(halfway("c-1", "ava"), 0, 1)
+    calls.replace_row(halfway("c-1", "ava"), 0, 1)
     assert running(calls) == {NOBODY: 0, AVA: 1}
     assert calls.progress() == {NOBODY: 0, AVA: 0.5}
 
 
 def test_a_call_that_was_never_seen_may_close(calls: OpenCalls) -> None:
-    assert calls.take(row("c-1", state="closed"), 0, 0) == 0
+    assert calls.replace_row(row("c-1", state="closed"), 0, 0) == 0
     assert running(calls) == {}
 
 
 def test_beyond_the_bound_the_quietest_call_is_forgotten() -> None:
     calls = OpenCalls(max_calls=2, forget_after_ms=1000)
     forgotten = [
-        calls.take(row(name), 0, now_ms) for now_ms, name in enumerate(["c-1", "c-2", "c-1", "c-3"])
+        calls.replace_row(row(name), 0, now_ms)
+        for now_ms, name in enumerate(["c-1", "c-2", "c-1", "c-3"])
     ]
     assert forgotten == [0, 0, 0, 1]
-    calls.take(row("c-2", state="closed"), 0, 5)
+    calls.replace_row(row("c-2", state="closed"), 0, 5)
     assert len(calls) == 2  # c-2 was the one
     assert running(calls) == {AVA: 2}
 
 
 def test_silent_calls_are_forgotten(calls: OpenCalls) -> None:
-    calls.take(row("c-1"), 0, 0)
-    calls.take(row("c-2"), 0, 500)
+    calls.replace_row(row("c-1"), 0, 0)
+    calls.replace_row(row("c-2"), 0, 500)
     assert (calls.forget_silent(1000), calls.forget_silent(1001)) == (0, 1)
     assert running(calls) == {AVA: 1}
     assert calls.forget_silent(10_000) == 1
 
 
 def test_calls_of_partitions_taken_away_are_dropped(calls: OpenCalls) -> None:
-    calls.take(row("c-1"), 0, 0)
-    calls.take(row("c-2", "bob"), 1, 0)
+    calls.replace_row(row("c-1"), 0, 0)
+    calls.replace_row(row("c-2", "bob"), 1, 0)
     assert running(calls) == {AVA: 1, BOB: 1}
     calls.keep_only({1, 2})
     assert running(calls) == {AVA: 0, BOB: 1}
@@ -101,11 +102,11 @@ def test_calls_of_partitions_taken_away_are_dropped(calls: OpenCalls) -> None:
 
 def test_lines_at_zero_are_bounded(calls: OpenCalls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(projection, "MAX_KNOWN_GROUPS", 2)
-    calls.take(halfway("c-0", "agent-0"), 0, 0)
+    calls.replace_row(halfway("c-0", "agent-0"), 0, 0)
     assert len(running(calls)) == 1
-    calls.take(row("c-0", state="closed"), 0, 1)
+    calls.replace_row(row("c-0", state="closed"), 0, 1)
     for number in (1, 2):
-        calls.take(halfway(f"c-{number}", f"agent-{number}"), 0, 0)
+        calls.replace_row(halfway(f"c-{number}", f"agent-{number}"), 0, 0)
     assert set(running(calls)) == {
         ("agent-1", "unknown", "unknown"),
         ("agent-2", "unknown", "unknown"),
@@ -116,7 +117,7 @@ def test_lines_at_zero_are_bounded(calls: OpenCalls, monkeypatch: pytest.MonkeyP
 def test_however_a_call_goes_its_progress_goes_too() -> None:
     calls = OpenCalls(max_calls=2, forget_after_ms=1000)
     for number in range(3):
-        calls.take(halfway(f"c-{number}"), number, 0)  # c-0 has no room any more
+        calls.replace_row(halfway(f"c-{number}"), number, 0)  # c-0 has no room any more
     assert with_goals(calls) == {(*AVA, "known"): 2}
     calls.keep_only({2})
     assert with_goals(calls) == {(*AVA, "known"): 1}
@@ -126,14 +127,14 @@ def test_however_a_call_goes_its_progress_goes_too() -> None:
 
 
 def test_a_call_that_only_waits_for_verdicts_is_no_running_one(calls: OpenCalls) -> None:
-    calls.take(halfway("c-1"), 0, 0)
+    calls.replace_row(halfway("c-1"), 0, 0)
     assert running(calls) == {AVA: 1}
     assert not calls.is_over("c-1")
-    calls.take(halfway("c-1", state="over"), 0, 2)
+    calls.replace_row(halfway("c-1", state="over"), 0, 2)
     assert running(calls) == {AVA: 0}
     assert with_goals(calls) == {}
     assert calls.is_over("c-1")
-    calls.take(row("c-1", state="closed"), 0, 4)
+    calls.replace_row(row("c-1", state="closed"), 0, 4)
     assert len(calls) == 0
     assert not calls.is_over("c-1")
 
@@ -148,7 +149,7 @@ def test_sums_are_by_whose_calls_they_are_and_exact(calls: OpenCalls) -> None:
             ("bob", so_far(2)),
         )
     ):
-        calls.take(row(f"c-{number}", agent, goals=goals), 0, 0)
+        calls.replace_row(row(f"c-{number}", agent, goals=goals), 0, 0)
     assert running(calls) == {AVA: 4, BOB: 1}
     assert calls.with_goals() == {
         (*AVA, "known"): 2,
@@ -170,7 +171,7 @@ def test_sums_do_not_depend_on_the_order_of_the_calls() -> None:
     calls = OpenCalls(max_calls=100, forget_after_ms=1000)
     for order in (shares, shares[::-1]):
         for number, share in enumerate(order):
-            calls.take(row(f"c-{number}", goals=so_far(2, 1, share)), 0, 0)
+            calls.replace_row(row(f"c-{number}", goals=so_far(2, 1, share)), 0, 0)
         calls.sum_up()
         assert calls.progress() == {AVA: round(sum(shares), 4)}
 
@@ -181,7 +182,7 @@ def test_the_rows_of_a_call_move_the_gauges_and_end_in_the_histogram(calls: Open
     for each in rows_with_goals_of_code(3):
         samples.extend(project(each, 0, is_over=calls.is_over(each.conversation_id)))
         if isinstance(each, CallRow):
-            calls.take(each, 0, 0)
+            calls.replace_row(each, 0, 0)
             calls.sum_up()
             (shown,) = set(calls.progress().values()) - {0} or {0}
             seen += [shown] if [shown] != seen[-1:] else []

@@ -112,7 +112,7 @@ async def test_others_may_write_between_two_batches(tmp_path: Path) -> None:
         await log.publish(Decided([DecidedRecord(SCORES_TOPIC, b"one", encode(call_row("one")))]))
         running = asyncio.create_task(history.run(stop))
         await history.ready.wait()
-        await history.take(lambda store: store.write(Batch([call_row("another")], [], {})))
+        await history.run_on_store(lambda store: store.write(Batch([call_row("another")], [], {})))
         stop.set()
         await running
     kept = SqliteHistory(tmp_path / "history")

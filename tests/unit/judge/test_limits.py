@@ -225,7 +225,7 @@ def line_of(*entries: WaitingQuestion, max_waiting: int = 100) -> WaitingLine:
 
 def order(line: WaitingLine) -> list[int]:
     taken = []
-    while (entry := line.take()) is not None:
+    while (entry := line.pop()) is not None:
         taken.append(entry.number)
     return taken
 
@@ -288,10 +288,10 @@ def test_progression_is_judged_one_at_a_time_and_only_the_newest() -> None:
     kind = JudgeKind.CONVERSATION_PROGRESSION
     turns = [waiting(turn, kind=kind, turn=turn, conversation_id="c") for turn in range(1, 5)]
     line = line_of(turns[0])
-    running = line.take()
+    running = line.pop()
     assert running is turns[0]
     assert list(line.put(turns[1])) == []
-    assert line.take() is None
+    assert line.pop() is None
     assert [left.number for left, _ in line.put(turns[2])] == [2]
     assert list(line.put(waiting(9, kind=kind, conversation_id="other"))) == []
     assert order(line) == [9]
@@ -338,7 +338,7 @@ def test_nobody_is_lost_or_doubled_whatever_happens() -> None:
             if draw.random() < 0.3:
                 for gone in line.expired(draw.randrange(400)):
                     go(gone)
-            if draw.random() < 0.3 and (taken := line.take()) is not None:
+            if draw.random() < 0.3 and (taken := line.pop()) is not None:
                 go(taken)
             assert len(line) == len(there) <= 8
         went += order(line)

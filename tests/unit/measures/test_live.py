@@ -56,7 +56,7 @@ class Reader:
 
     def take(self, *rows: Row | None, first: int = 0) -> None:
         for offset, row in enumerate(rows, first):
-            self.live.take(0, offset, row)
+            self.live.read_row(0, offset, row)
 
     async def until(self, holds: Callable[[], object]) -> None:
         async with asyncio.timeout(20):

@@ -19,7 +19,7 @@ from tests.support.calls.made_rows import NOW_MS, call_row, closed_row, waiting
 
 MOST = 200
 KNOWN = KnownTime()
-KNOWN.take(NOW_MS)
+KNOWN.note(NOW_MS)
 
 
 def begun(name: str, tenant: str = "acme", **more: Any) -> CallRow:
@@ -33,10 +33,10 @@ def ids(table: CallTable, now_ms: int = NOW_MS) -> set[str]:
 def test_a_flood_of_one_tenant_leaves_the_calls_of_the_others() -> None:
     table = CallTable(MOST)
     for number in range(20):
-        table.take(begun(f"few-{number}"))
+        table.put_row(begun(f"few-{number}"))
     for number in range(5 * MOST):
-        table.take(begun(f"many-{number}", "globex"))
-    table.take(begun("few-late"))
+        table.put_row(begun(f"many-{number}", "globex"))
+    table.put_row(begun("few-late"))
     assert {f"few-{number}" for number in range(20)} | {"few-late"} < ids(table)
     assert len(ids(table)) == MOST
     assert (table.calls_running, table.calls_dropped) == (MOST, 20 + 5 * MOST + 1 - MOST)
@@ -45,23 +45,23 @@ def test_a_flood_of_one_tenant_leaves_the_calls_of_the_others() -> None:
 def test_a_call_counts_for_its_tenant_once_that_is_known() -> None:
     table = CallTable(4)
     for number in range(3):
-        table.take(begun(f"early-{number}", "unknown"))
-    table.take(begun("acme-0", "acme"))
+        table.put_row(begun(f"early-{number}", "unknown"))
+    table.put_row(begun("acme-0", "acme"))
     for number in range(3):
-        table.take(begun(f"early-{number}", f"tenant-{number}", revision=2))
-    table.take(begun("acme-1", "acme"))  # some tenant loses its only call
-    table.take(begun("acme-2", "acme"))
+        table.put_row(begun(f"early-{number}", f"tenant-{number}", revision=2))
+    table.put_row(begun("acme-1", "acme"))  # some tenant loses its only call
+    table.put_row(begun("acme-2", "acme"))
     assert "acme-2" in ids(table)
     assert len({name for name in ids(table) if name.startswith("early")}) >= 2
 
 
 def test_calls_that_ended_make_room_whoever_has_them() -> None:
     table = CallTable(3)
-    table.take(begun("acme-0"))
-    table.take(closed_row("acme-0"))
+    table.put_row(begun("acme-0"))
+    table.put_row(closed_row("acme-0"))
     for number in range(2):
-        table.take(begun(f"globex-{number}", "globex"))
-    table.take(begun("globex-2", "globex"))
+        table.put_row(begun(f"globex-{number}", "globex"))
+    table.put_row(begun("globex-2", "globex"))
     assert ids(table) == {"globex-0", "globex-1", "globex-2"}
     assert table.calls_dropped == 0
 
@@ -70,11 +70,11 @@ def test_a_row_costs_the_same_in_a_full_table_as_in_a_small_one() -> None:
     def seconds(most: int) -> float:
         table = CallTable(most)
         for number in range(most):
-            table.take(begun(str(number), f"tenant-{number % 50}"))
+            table.put_row(begun(str(number), f"tenant-{number % 50}"))
         more = [begun(f"new-{number}", f"tenant-{number % 50}") for number in range(2_000)]
         began = time.process_time()
         for row in more:
-            table.take(row)
+            table.put_row(row)
         return time.process_time() - began
 
     few, many = min(seconds(100) for _ in range(3)), min(seconds(10_000) for _ in range(3))
@@ -84,8 +84,8 @@ def test_a_row_costs_the_same_in_a_full_table_as_in_a_small_one() -> None:
 def test_rows_may_come_between_the_steps_of_a_look() -> None:
     table = CallTable(30)
     for number in range(30):
-        table.take(begun(f"call-{number:02}"))
-    table.take(closed_row("call-29", known_ms=NOW_MS - running.SHOWN_AFTER_END_MS - 1))
+        table.put_row(begun(f"call-{number:02}"))
+    table.put_row(closed_row("call-29", known_ms=NOW_MS - running.SHOWN_AFTER_END_MS - 1))
     steps, number = looking(table, KNOWN, NOW_MS), 0
     while True:
         try:
@@ -93,8 +93,8 @@ def test_rows_may_come_between_the_steps_of_a_look() -> None:
         except StopIteration as done:
             now: RunningCalls = done.value
             break
-        table.take(begun(f"new-{number}"))
-        table.take(closed_row(f"call-{number % 30:02}"))
+        table.put_row(begun(f"new-{number}"))
+        table.put_row(closed_row(f"call-{number % 30:02}"))
         number += 1
     assert now.calls == sorted(
         now.calls, key=lambda each: (each.call.first_known_ms, each.call.conversation_id)
@@ -107,7 +107,7 @@ def test_rows_may_come_between_the_steps_of_a_look() -> None:
 def test_what_is_made_once_is_what_each_choice_would_make() -> None:
     table = CallTable()
     for number in range(40):
-        table.take(begun(f"call-{number % 7}{number}", f"tenant-{number % 3}"))
+        table.put_row(begun(f"call-{number % 7}{number}", f"tenant-{number % 3}"))
     shared = running_now(table, KNOWN, NOW_MS)
     for sort in ("trouble", "began", "quiet", "agent", "latency"):
         for text in ("", "CALL-3", "tenant-1", "nothing"):
@@ -122,7 +122,7 @@ def test_a_call_that_ended_badly_stays_for_a_quarter_of_an_hour_in_front_of_the_
 ):
     table = CallTable()
     for call in (begun("healthy"), closed_row("well"), closed_row("badly", waiting=waiting(2))):
-        table.take(call)
+        table.put_row(call)
     now = running_now(table, KNOWN, NOW_MS)
     assert [each.call.conversation_id for each in now.chosen(WantedCalls()).calls] == [
         "badly",
@@ -139,6 +139,6 @@ def test_a_call_that_ended_badly_stays_for_a_quarter_of_an_hour_in_front_of_the_
 
 def test_a_row_that_is_older_than_the_one_in_the_table_changes_nothing() -> None:
     table = CallTable()
-    table.take(closed_row("acme-0", revision=8))
-    table.take(begun("acme-0", revision=6))
+    table.put_row(closed_row("acme-0", revision=8))
+    table.put_row(begun("acme-0", revision=6))
     assert (table.calls_running, table.calls_ended) == (0, 1)

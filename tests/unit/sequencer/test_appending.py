@@ -276,20 +276,22 @@ def test_a_successor_begins_where_the_newest_ticks_of_the_highest_term_say() -> 
         tick(3, 7, known_ms=70),
         tick(2, 11, known_ms=110),
     ]
-    assert [found.take(each) for each in taken] == [2, 3, None, 3, 2]
+    assert [found.read_record(each) for each in taken] == [2, 3, None, 3, 2]
     assert (found.term, found.known_ms, found.places) == (3, 70, {PLACE: Next(0, 7)})
-    found.take(tick(3, 6, known_ms=60))  # of another partition
+    found.read_record(tick(3, 6, known_ms=60))  # of another partition
     assert (found.known_ms, found.places) == (70, {PLACE: Next(0, 7)})
-    found.take(tick(3, 1, generation=1))
+    found.read_record(tick(3, 1, generation=1))
     assert found.places == {PLACE: Next(1, 1)}
 
 
 def test_a_tick_that_tells_time_alone_says_nothing_of_places_and_of_other_partitions() -> None:
     found = LogEndFacts()
     told = Tick.of(3, 900, {})
-    assert found.take(Record(0, key=None, value=told.value(), headers=(told.header(),))) is None
+    assert (
+        found.read_record(Record(0, key=None, value=told.value(), headers=(told.header(),))) is None
+    )
     assert (found.term, found.known_ms, found.places) == (3, 0, {})
-    assert found.take(tick(2, 9, known_ms=90)) == 2
+    assert found.read_record(tick(2, 9, known_ms=90)) == 2
     assert (found.known_ms, found.places) == (90, {PLACE: Next(0, 9)})
 
 
@@ -349,8 +351,8 @@ async def test_it_is_read_back_to_a_tick_of_the_term_that_has_begun(
 
 def test_a_term_without_a_tick_counts_for_the_next_one() -> None:
     found = LogEndFacts()
-    found.take(tick(2, 9))
-    found.take(event(7, 9))
+    found.read_record(tick(2, 9))
+    found.read_record(event(7, 9))
     assert (found.term, found.places) == (7, {PLACE: Next(0, 9)})
     assert LogEndFacts().term == 0
 
@@ -358,7 +360,7 @@ def test_a_term_without_a_tick_counts_for_the_next_one() -> None:
 def test_the_event_before_a_place_is_its_witness() -> None:
     found = LogEndFacts()
     for each in (event(1, 5, value=b"[5]"), event(1, 6, value=b"[6]"), tick(1, 7)):
-        found.take(each)
+        found.read_record(each)
     assert found.witnessed() == {PLACE: (Next(0, 7), Witness.of(NOW_MS, b"call-1", b"[6]"))}
 
 
@@ -367,9 +369,9 @@ def test_without_that_event_the_record_before_a_place_must_be_older_than_the_tic
     seen: Record,
 ) -> None:
     found = LogEndFacts()
-    found.take(seen)
-    found.take(tick(1, 7, stamp_ms=NOW_MS + 3))
-    found.take(tick(1, 6, stamp_ms=NOW_MS + 2))
+    found.read_record(seen)
+    found.read_record(tick(1, 7, stamp_ms=NOW_MS + 3))
+    found.read_record(tick(1, 6, stamp_ms=NOW_MS + 2))
     assert found.witnessed() == {PLACE: (Next(0, 7), Witness(None, NOW_MS + 3 + CLOCKS_MS))}
 
 
@@ -377,6 +379,6 @@ def test_a_strangers_record_without_our_headers_is_passed_over_and_one_that_forg
     None
 ):
     found = LogEndFacts()
-    assert not found.take(Record(0))
+    assert not found.read_record(Record(0))
     with pytest.raises(LogError):
-        found.take(Record(0, headers=((PLACED_HEADER, b"forged"),)))
+        found.read_record(Record(0, headers=((PLACED_HEADER, b"forged"),)))

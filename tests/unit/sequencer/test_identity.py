@@ -74,7 +74,7 @@ def test_an_end_below_what_was_read_is_another_logs() -> None:
 
 def test_what_was_read_of_a_log_that_is_gone_is_of_its_generation() -> None:
     each = read(1, 2)
-    assert [record.offset for record in each.take(None)[0]] == [0, 1]
+    assert [record.offset for record in each.pop_until(None)[0]] == [0, 1]
     assert each.next == Next(0, 2)
     each.renew()
     assert (each.next, each.log.handed) == (Next(1, 0), FROM_THE_FIRST)

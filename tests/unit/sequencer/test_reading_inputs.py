@@ -309,7 +309,7 @@ async def test_a_log_that_took_the_place_of_another_during_a_silence_is_noticed(
     await polls(reader)
     assert reader.recreated == [each]
     assert waiting(reader) == [0, 1, 2], "nothing of the new one is taken for the old one's"
-    each.take(None)
+    each.pop_until(None)
     reader.go_on(each)
     await polls(reader)
     assert waiting(reader) == list(range(9))

@@ -334,7 +334,7 @@ async def test_the_page_shows_what_an_active_one_knows_and_nothing_of_one_that_s
     (shard,) = role._shards
     shard.is_active, shard.known_ms, shard.left_out = True, NOW_MS, ["audit.events[0]"]
     behind = read(NOW_MS - 4_000)
-    behind.take(None)
+    behind.pop_until(None)
     behind.told(NOW_MS, 3, 0)
     shard.reader = Reader(behind)  # type: ignore[assignment]  # as above
     assert shown() == {

@@ -154,7 +154,7 @@ def log(*, key: str = "call", from_ms: int = 0) -> list[BrokerRecord]:
 
 def written(calls: PastCalls, rows: Sequence[Row]) -> None:
     for row in rows:
-        calls.take(row.conversation_id.encode(), encode(row))
+        calls.read_record(row.conversation_id.encode(), encode(row))
 
 
 def together(*logs: Sequence[BrokerRecord]) -> list[BrokerRecord]:
@@ -216,10 +216,12 @@ def test_a_conversation_id_used_again_is_left_out() -> None:
 
 def test_what_cannot_be_read_is_counted() -> None:
     calls = PastCalls(period())
-    calls.take(b"call", b'{"status":"settled"}')
-    calls.take(b"call", b'{"row":"call","conversation_id":"call","state":"of a newer version"}')
-    calls.take(None, b'{"status":"final"}')
-    calls.take(b"call", None)
+    calls.read_record(b"call", b'{"status":"settled"}')
+    calls.read_record(
+        b"call", b'{"row":"call","conversation_id":"call","state":"of a newer version"}'
+    )
+    calls.read_record(None, b'{"status":"final"}')
+    calls.read_record(b"call", None)
     assert (calls.unreadable, calls.by_id) == (2, {})
 
 
@@ -297,7 +299,7 @@ def feed_in(rerun: Rerun, records: Iterable[BrokerRecord]) -> list[bytes]:
     """
     out: list[Row | OwnRow] = []
     for found in read(records):
-        out += rerun.take(found)
+        out += rerun.fold_record(found)
         if rerun.is_over(found.known_ms if isinstance(found, Tick) else found.timestamp):
             break
     return [*map(encode, out)]
@@ -579,7 +581,7 @@ def test_what_nobody_listened_to_is_no_silence(gap_ms: int) -> None:
         # in front of the late answer
         if isinstance(found, Tick) and found.known_ms == T0_MS + 9_000:
             found = found.model_copy(update={"gap_ms": gap_ms})
-        rerun.take(found)
+        rerun.fold_record(found)
     finished(rerun)
     assert rerun.comparison.differing["dead_air"] == (1 if gap_ms else 0)
 

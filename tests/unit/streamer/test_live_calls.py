@@ -23,7 +23,7 @@ PLACE = "topic scores at kafka:9092"
 def watched(*rows: Row, **wanted: Any) -> CallsOnScreen:
     found = CallsOnScreen(NOW_MS, WantedCalls(**wanted))
     for row in rows:
-        found.take(encode(row))
+        found.read_record(encode(row))
     return found
 
 

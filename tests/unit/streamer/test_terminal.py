@@ -144,7 +144,7 @@ def test_live_calls_and_findings_are_visible_text(
     ]
     watched = CallsOnScreen(0)
     for row in rows:
-        watched.take(encode(row))
+        watched.read_record(encode(row))
     assert (list(watched.totals.ends), watched.unreadable) == ([FORGED], 0)
     now_ms = max(row.known_ms for row in rows if isinstance(row, CallRow))
     assert_harmless(shown(live_screen(watched, FORGED, now_ms, width=width, height=60), width))

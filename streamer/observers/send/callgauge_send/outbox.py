@@ -70,7 +70,7 @@ class EventOutbox:
         if record.type != LOSS:
             self.lose(record.rank.name.lower())
 
-    def take(self, most: int) -> Sequence[Record]:
+    def next_records(self, most: int) -> Sequence[Record]:
         """Returns the next records to send, oldest first; `settle` must follow. A report of losses
         goes first.
         """
@@ -91,7 +91,7 @@ class EventOutbox:
         return [self._loss, *self._being_sent] if self._loss is not None else list(self._being_sent)
 
     def settle(self, unsent: Sequence[Record]) -> None:
-        """Ends what `take` began: records that the broker did not acknowledge are first again."""
+        """Ends what `next_records` began: records that the broker did not acknowledge are first again."""
         self._being_sent = []
         if self._loss not in unsent:
             self._loss = None

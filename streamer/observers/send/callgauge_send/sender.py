@@ -240,7 +240,7 @@ class Sender:
         for calls in (self._ended, self._open):
             for outbox in list(calls):
                 if room > 0 and not outbox.is_empty.is_set():
-                    taken[outbox] = outbox.take(min(room, MAX_OF_ONE_CALL))
+                    taken[outbox] = outbox.next_records(min(room, MAX_OF_ONE_CALL))
                     room -= len(taken[outbox])
                     calls[outbox] = calls.pop(outbox)  # the next round begins with the others
         settled: Settled = set()

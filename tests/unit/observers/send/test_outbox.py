@@ -21,7 +21,7 @@ def sent(box: EventOutbox, most: int = MAX_WAITING) -> list[Record]:
     """The records that go to a broker that takes everything."""
     records: list[Record] = []
     while not box.is_empty.is_set():
-        records += box.take(most)
+        records += box.next_records(most)
         box.settle([])
     return records
 
@@ -60,12 +60,12 @@ def test_the_oldest_of_a_rank_goes_and_a_lower_one_never_displaces_a_higher() ->
 def test_what_is_not_acknowledged_comes_first_again_and_a_loss_is_told_once() -> None:
     box = EventOutbox("c", "s", most=3)
     put(box, *[Rank.METRICS] * 4)
-    taken = box.take(2)
+    taken = box.next_records(2)
     assert [record.type for record in taken] == [LOSS, "metrics", "metrics"]
     # these on their way count: each new one displaces the oldest that waits
     put(box, *[Rank.METRICS] * 2)
     box.settle(taken)
-    assert box.take(9)[:3] == taken
+    assert box.next_records(9)[:3] == taken
     box.settle([])
     records = [*taken, *sent(box)]
     assert losses(records) == {"metrics": 3} == dict(box.lost)
@@ -97,7 +97,7 @@ def test_every_event_is_sent_once_or_told_as_lost(
         assert len(box) <= most
         step = next(steps, None)
         if step is not None:
-            taken = box.take(step[0])
+            taken = box.next_records(step[0])
             arrived += taken[: step[1]]
             box.settle(taken[step[1] :])
     arrived += sent(box, 3)

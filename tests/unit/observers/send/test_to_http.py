@@ -68,7 +68,7 @@ def box_of(*values: bytes, call: str = "c") -> EventOutbox:
 async def sent(way: ToHttp, box: EventOutbox) -> tuple[BaseException | None, list[int]]:
     """The failure of one round, and the sequences of the records that are settled."""
     settled: Settled = set()
-    failure = await way.send({box: box.take(2_000)}, settled)
+    failure = await way.send({box: box.next_records(2_000)}, settled)
     return failure, sorted(sequence for _, sequence in settled)
 
 
@@ -97,7 +97,7 @@ async def test_events_arrive_as_cloud_events_that_identify_a_repeat(
 @given(st.text(min_size=1))
 def test_every_call_id_arrives_as_it_is(call: str) -> None:
     box = box_of(b"{}", call=call)
-    ((_, _, text),) = next(iter(module._batches({box: box.take(1)})))
+    ((_, _, text),) = next(iter(module._batches({box: box.next_records(1)})))
     (posted,) = posted_events(b"[" + text + b"]", BATCH, {})
     assert posted.fault is None
     assert posted.attributes is not None
@@ -120,7 +120,7 @@ async def test_a_server_that_asks_for_a_pause_gets_it(
     box = box_of(b"{}")
     settled: Settled = set()
     with pytest.raises(LaterError) as failure:
-        await way.send({box: box.take(1)}, settled)
+        await way.send({box: box.next_records(1)}, settled)
     assert failure.value.seconds == pause
     assert settled == set()
 
@@ -145,7 +145,10 @@ async def test_an_event_that_makes_a_body_unreadable_is_lost_alone_and_said_once
         others = [box_of(b"{}", call=f"other {number}") for number in range(20)]
         settled: Settled = set()
         assert (
-            await way.send({ours: ours.take(50)} | {box: box.take(50) for box in others}, settled)
+            await way.send(
+                {ours: ours.next_records(50)} | {box: box.next_records(50) for box in others},
+                settled,
+            )
             is None
         )
         assert len(settled) == 52
@@ -165,7 +168,7 @@ async def test_bodies_without_end_that_cannot_be_read_take_a_bounded_round(
     box = box_of(*[b"{}"] * 500)
     rounds = 0
     while len(box):
-        taken, settled = box.take(2_000), set[tuple[EventOutbox, int]]()
+        taken, settled = box.next_records(2_000), set[tuple[EventOutbox, int]]()
         assert await way.send({box: taken}, settled) is None
         box.settle([record for record in taken if (box, record.sequence) not in settled])
         ingest.status = 202 if box.lost["speech"] > 100 else 400
@@ -252,7 +255,7 @@ async def test_a_refused_report_of_losses_is_not_reported_again(
     ingest.status, ingest.said = 422, {"refused_events": 1, "refused": [{"line": 1}]}
     box = EventOutbox("c", "s")
     box.lose("words")
-    records = box.take(5)
+    records = box.next_records(5)
     assert [record.type for record in records] == [LOSS]
     settled: Settled = set()
     await way.send({box: records}, settled)

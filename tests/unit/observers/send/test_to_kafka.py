@@ -99,7 +99,7 @@ async def sent(*boxes: EventOutbox) -> tuple[BaseException | None, int]:
     way = ToKafka("t", {}, LOG)
     await way.open()
     settled: Settled = set()
-    taken = {box: box.take(100) for box in boxes}
+    taken = {box: box.next_records(100) for box in boxes}
     try:
         failure = await way.send(taken, settled)
     finally:

@@ -252,7 +252,7 @@ def test_a_record_that_is_no_goal_set_is_told_counted_and_left_out(
     topic = GoalsTopic(NOBODY)
     raw = value if isinstance(value, bytes) else json.dumps(value).encode()
     sets = {"a": goal_set("a", details="before")}
-    topic._take(BrokerRecord(GOALS_TOPIC, 7, key=key, value=raw, partition=3), sets)
+    topic._read_record(BrokerRecord(GOALS_TOPIC, 7, key=key, value=raw, partition=3), sets)
     ((line),) = logged
     assert (line["event"], line["error"], line["offset"]) == ("goal_record_refused", told, 7)
     assert (topic.refused, sets["a"].subgoals[0].details) == (1, "before")
@@ -260,7 +260,7 @@ def test_a_record_that_is_no_goal_set_is_told_counted_and_left_out(
 
 def test_a_record_takes_its_id_from_the_key_where_the_format_has_none() -> None:
     sets: dict[str, GoalSet] = {}
-    GoalsTopic(NOBODY)._take(
+    GoalsTopic(NOBODY)._read_record(
         BrokerRecord(key=b"a", value=json.dumps({"sub_goals": [{"details": "d"}]}).encode()), sets
     )
     assert sets["a"].id == "a"

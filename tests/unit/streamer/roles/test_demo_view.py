@@ -83,7 +83,7 @@ def test_a_call_that_is_over_stays_for_a_moment() -> None:
         closed_row("a"),
         closed_row("a"),
     ):
-        table.take(row)
+        table.put_row(row)
     assert [(row.conversation_id, row.state) for row in kept(table)] == [
         ("a", "closed"),
         ("b", "running"),
@@ -96,21 +96,21 @@ def test_a_call_that_is_over_stays_for_a_moment() -> None:
 def test_the_table_is_bounded_and_ended_calls_make_room_first() -> None:
     table = CallTable(max_calls=2)
     for row in (call_row("a"), closed_row("a"), call_row("b"), call_row("c")):
-        table.take(row)
+        table.put_row(row)
     assert [row.conversation_id for row in kept(table)] == ["b", "c"]
     assert table.calls_dropped == 0
-    table.take(call_row("b", revision=2))
-    table.take(call_row("d"))
+    table.put_row(call_row("b", revision=2))
+    table.put_row(call_row("d"))
     assert {row.conversation_id for row in kept(table)} == {"b", "d"}
     assert table.calls_dropped == 1
 
 
 def test_a_call_that_made_room_comes_back_without_its_old_troubles() -> None:
     table = CallTable(max_calls=1)
-    table.take(call_row(waiting=waiting(1)))
+    table.put_row(call_row(waiting=waiting(1)))
     assert table.shown(NOW_MS, NOW_MS)[0].is_bad
-    table.take(call_row("another"))
-    table.take(call_row())
+    table.put_row(call_row("another"))
+    table.put_row(call_row())
     assert not table.shown(NOW_MS, NOW_MS)[0].is_bad
 
 
@@ -175,9 +175,11 @@ def test_when_the_screen_is_too_small_the_worst_calls_are_shown_and_the_healthy_
 ):
     table = CallTable()
     for number in range(30):
-        table.take(call_row(f"call{number:02}", first_known_ms=NOW_MS + number))
-    table.take(call_row("call29", revision=2, first_known_ms=NOW_MS + 29, answer=answer(1, 2_000)))
-    table.take(call_row("call28", revision=2, first_known_ms=NOW_MS + 28, waiting=waiting(1)))
+        table.put_row(call_row(f"call{number:02}", first_known_ms=NOW_MS + number))
+    table.put_row(
+        call_row("call29", revision=2, first_known_ms=NOW_MS + 29, answer=answer(1, 2_000))
+    )
+    table.put_row(call_row("call28", revision=2, first_known_ms=NOW_MS + 28, waiting=waiting(1)))
     lines = shown(kept(table), height=16)
     assert len(lines) < 16
     assert [line.split()[:2] for line in lines[4:6]] == [["!!", "call28"], ["!", "call29"]]
@@ -207,7 +209,7 @@ def test_calls_can_be_shown_in_other_orders() -> None:
 def test_old_data_are_named_while_calls_run() -> None:
     assert age_of_data(KnownTime(), NOW_MS, 1) == ("no score yet", False)
     known = KnownTime()
-    known.take(NOW_MS)
+    known.note(NOW_MS)
     assert age_of_data(known, NOW_MS + 400, 1) == ("newest score 0.4 s old", False)
     assert age_of_data(known, NOW_MS + 25_000, 21) == (
         "SCORES ARE 25 s OLD: does an evaluator run?",
@@ -233,7 +235,7 @@ def full_screen(calls: int, height: int, width: int = 120, lines: int = 30) -> l
     """The lines of a screen with totals, and with more news than fit."""
     table = CallTable()
     for number in range(calls):
-        table.take(call_row(f"call{number:02}", first_known_ms=NOW_MS + number))
+        table.put_row(call_row(f"call{number:02}", first_known_ms=NOW_MS + number))
     news = [NewsLine(number, f"news {number:02}", "red") for number in range(lines)]
     console = Screen(width=width, height=height, color_system=None)
     calls_shown = in_order(kept(table))
@@ -281,7 +283,7 @@ def test_news_and_a_legend_fill_the_room_below_the_table() -> None:
 def news_of(*rows: Row) -> list[tuple[str, str]]:
     news = News()
     for row in rows:
-        news.take(row)
+        news.tell(row)
     return [(line.text.split("  ", 1)[1], line.style) for line in news.newest(MOST_NEWS)]
 
 
@@ -337,7 +339,7 @@ def test_news_are_in_the_order_of_their_times_and_bounded() -> None:
 def totals_of(*rows: Row) -> Totals:
     totals = Totals()
     for row in rows:
-        totals.take(row)
+        totals.count_row(row)
     return totals
 
 

@@ -83,9 +83,9 @@ class Listening(CallBridge):
         """Waits until the writer has all messages that were taken."""
         await self._waiting.join()
 
-    def _take(self, text: bytes, at_seconds: float) -> Any:
+    def _judge_message(self, text: bytes, at_seconds: float) -> Any:
         try:
-            return super()._take(text, at_seconds)
+            return super()._judge_message(text, at_seconds)
         finally:
             self.took.release()
 
