@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Playwright, sync_playwright
+from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
 
+from tests.support.patience import patient
 from tests.support.required_tools import require_tool
 
 PHONE, DESKTOP = 360, 1280
@@ -34,6 +35,18 @@ def chromium(playwright: Playwright) -> Browser:
     # as root, Chromium refuses to start with a sandbox
     options = ["--no-sandbox"] if os.geteuid() == 0 else []
     return playwright.chromium.launch(executable_path=path, args=options)
+
+
+def complaints_of(page: Page, wait_seconds: float = 30) -> list[str]:
+    """What the browser complains of from now on; whatever is waited for on the page may take so
+    long.
+    """
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.set_default_timeout(patient(30) * 1_000)
+    expect.set_options(timeout=patient(wait_seconds) * 1_000)
+    return complaints
 
 
 @dataclass

@@ -15,12 +15,11 @@ import httpx2 as httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.conftest import DESKTOP, HEIGHT, PHONE, violations
+from tests.browser.conftest import DESKTOP, HEIGHT, PHONE, complaints_of, violations
 from tests.browser.test_report_page import LETTERINGS_ON_LETTERINGS, STICKING_OUT
 from tests.integration import conftest as integration
 from tests.integration.processes import Process, ran, started, wait_for
 from tests.support.calls.report_calls import recorded, wire_line
-from tests.support.patience import patient
 
 bootstrap = integration.bootstrap
 
@@ -92,11 +91,7 @@ def seen(request: pytest.FixtureRequest, console: Console, browser: Browser) -> 
     page = browser.new_page(
         viewport={"width": request.param, "height": HEIGHT}, reduced_motion="reduce"
     )
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.set_default_timeout(patient(30) * 1_000)
-    expect.set_options(timeout=patient(30) * 1_000)
+    complaints = complaints_of(page)
     page.goto(console.address)
     yield Opened(page, request.param, complaints)
     page.close()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.conftest import DESKTOP, HEIGHT
+from tests.browser.conftest import DESKTOP, HEIGHT, complaints_of
 from tests.browser.test_console_page import is_usable
 from tests.integration.processes import started
 from tests.integration.test_serve import SOON, Served, address_of
@@ -78,11 +78,7 @@ def page(served: Served, browser: Browser) -> Iterator[Page]:
     )
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     page = context.new_page()
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.set_default_timeout(patient(30) * 1_000)
-    expect.set_options(timeout=patient(10) * 1_000)
+    complaints = complaints_of(page, 10)
     page.goto(served.address)
     expect(page.locator("#link")).to_have_text("live")
     yield page

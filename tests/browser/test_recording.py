@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.conftest import DESKTOP, HEIGHT, PHONE
+from tests.browser.conftest import DESKTOP, HEIGHT, PHONE, complaints_of
 from tests.browser.test_console_page import is_usable
 from tests.integration.processes import started, wait_for
 from tests.integration.test_serve import SOON, Served, address_of
-from tests.support.patience import patient
 
 SECONDS = 30
 RATE = 8_000
@@ -127,11 +126,7 @@ def serving(folder: Path, **settings: str) -> Iterator[Served]:
 def opened(browser: Browser, width: int) -> tuple[Page, list[str]]:
     """A page, and what the browser complains of."""
     page = browser.new_page(viewport={"width": width, "height": HEIGHT}, reduced_motion="reduce")
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.set_default_timeout(patient(30) * 1_000)
-    expect.set_options(timeout=patient(30) * 1_000)
+    complaints = complaints_of(page)
     return page, complaints
 
 
