@@ -56,7 +56,7 @@ class FolderCommands:
         ]
 
     def _answering(
-        self, body: TypeAdapter[Body], answer: Callable[[Body], Awaitable[Any]]
+        self, body: TypeAdapter[Body], work: Callable[[Body], Awaitable[Any]]
     ) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             given = request.headers.get("authorization", "").encode("latin-1")
@@ -70,7 +70,7 @@ class FolderCommands:
                         f"More than {MAX_BODY_BYTES} bytes; nothing was written.", 413
                     )
             try:
-                return JSONResponse(await answer(body.validate_json(bytes(content))))
+                return JSONResponse(await work(body.validate_json(bytes(content))))
             except ValidationError as error:
                 return PlainTextResponse(f"{error}; nothing was written.", 422)
             except NotWrittenError as error:
