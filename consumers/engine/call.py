@@ -289,8 +289,6 @@ class Call:
     def publish(self, out: list[Effect]) -> None:
         """Has the rows written that are another than at the end of the step before."""
         rows, words = self.rows, self._words
-        if words is not None:
-            words.follow_silences(self.live.dead_air.count)
         has_words = words is not None and words.is_due
         if not (rows.is_changed or has_words) or self.is_none:
             return
@@ -432,6 +430,8 @@ class Call:
             self._hit_limit(reason, "duration", due_ms, out)
         else:
             self.close(reason, due_ms)
+        if self._words is not None:
+            self._words.follow_silences(self.live.dead_air.count)
         self._plan()
 
     def pass_gap(self, from_ms: int, until_ms: int) -> None:

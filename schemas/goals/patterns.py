@@ -79,7 +79,7 @@ def worst_steps(pattern: str) -> int:
 
     Example:
         >>> worst_steps("thank you"), worst_steps("(?:yes|yeah){1,2}.{0,40}please")
-        (9, 1737)
+        (9, 1731)
         >>> worst_steps("a+")
         Traceback (most recent call last):
         ...

@@ -338,7 +338,7 @@ class FakeTakeover:
         self.claimed[writer_id] += numbers
         return {}
 
-    async def take(self, owned: Sequence[Partition], _: object, writer_id: str) -> None:
+    async def take_over(self, owned: Sequence[Partition], _: object, writer_id: str) -> None:
         self.begun += 1
         await self.gate.wait()
         if self.error is not None:
@@ -414,7 +414,9 @@ class Shell:
         await self.assigned(*numbers, generations=generations)
 
     def polled(self, *offsets: int, number: int = 0) -> "asyncio.Task[None]":
-        return asyncio.create_task(self.role._take([ended(offset, number) for offset in offsets]))
+        return asyncio.create_task(
+            self.role._fold_records([ended(offset, number) for offset in offsets])
+        )
 
     async def folds(self, *offsets: int, number: int = 0) -> None:
         await self.polled(*offsets, number=number)

@@ -190,7 +190,7 @@ async def _poll_lines(shell: Shell, offset: int, events: int) -> int:
     """The lines for events of one partition."""
     records = [ended(offset + number) for number in range(events)]
     with _Lines() as lines:
-        await shell.role._take(records)
+        await shell.role._fold_records(records)
     assert len(shell.evaluators[0].arrivals) == offset + events - START
     return lines.count
 

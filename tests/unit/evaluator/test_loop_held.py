@@ -157,7 +157,7 @@ async def _held_seconds(
         polled = records()
         with HeldLoop() as held:
             # its first step is one of the loop too
-            await asyncio.create_task(shell.role._take(polled))
+            await asyncio.create_task(shell.role._fold_records(polled))
         found.append((held.longest_seconds, held.longest_step))
         if held.longest_seconds <= MOST_SECONDS:
             break
