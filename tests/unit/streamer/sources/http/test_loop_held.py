@@ -264,10 +264,15 @@ EVENTS: dict[str, tuple[Callable[[], bytes], Json, int]] = {
 TRACES: dict[str, tuple[Callable[[], bytes], str, int]] = {
     "spans": (
         lambda: fitting(
-            lambda most: traces([span(each) for each in range(most)]), MAX_EVENTS, MAX_BODY_BYTES
+            lambda most: traces([span(each) for each in range(most)]), 5_000, MAX_BODY_BYTES
         ),
         "",
         202,
+    ),
+    "more spans than are read at once": (
+        lambda: traces([span(each) for each in range(6_000)]),
+        "",
+        400,
     ),
     "a span of attributes": (
         lambda: traces([{**span(1), "attributes": span(1)["attributes"] * 1_900}]),
