@@ -55,7 +55,7 @@ Version = tuple[str, str | None]
 _Key = Version | Labels | None
 """Whose figures: those of a version, of calls with the same labels, or of all calls."""
 _Wrong = tuple[TroubleKind | None, Stage | None]
-"""What is wrong with a call, and the slowest stage where its answers are slow."""
+"""The trouble of a call, and the slowest stage of its answers if those are slow."""
 
 
 @dataclass(slots=True)

@@ -348,8 +348,8 @@ _WRONG: Final[Mapping[TroubleKind | None, tuple[str, str]]] = {
     TroubleKind.INTERRUPTIONS: ("the sides interrupt each other", "CallgaugeInterruptionsHigh"),
     TroubleKind.DEAD_AIR: ("callers wait in silence", "CallgaugeDeadAir"),
 }
-"""What most calls of a bad version suffer, in words, and the alert whose runbook says what to do;
-errors of an agent have no alert.
+"""By trouble its words for the headline, and the alert whose runbook has the steps; errors of an
+agent have no alert.
 """
 
 

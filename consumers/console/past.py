@@ -508,7 +508,7 @@ class Versions(NamedTuple):
     Attributes:
         comparison: The lots; None where there are none to compare.
         all: The versions of all agents, the newest of an agent first.
-        pair: The lots that are compared where nothing is said.
+        pair: The two lots that are compared if the question names none.
     """
 
     comparison: Comparison | None

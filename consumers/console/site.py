@@ -206,7 +206,7 @@ class CallHistory(Protocol):
         Args:
             asked: Which.
             site: Has the address of a call's page.
-            redact: Redacts what was said; None where that is hidden.
+            redact: Redacts words; None if the page hides them.
 
         Raises:
             OperatorError: As `find`.
@@ -1172,7 +1172,7 @@ class ConsoleSite:
     async def _answer_of_now(
         self, subject: Hashable, answer: Callable[[RunningCalls, int], msgspec.Struct]
     ) -> bytes:
-        """What is told of all running calls as they are now, once for all who ask for the same."""
+        """An answer about all running calls as they are now, made once for all who ask for it."""
         now_ms, now, state = wall_clock_ms(), await self._present(), self._states
         return await self._made(
             "lists",

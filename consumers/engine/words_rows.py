@@ -4,7 +4,7 @@ answered, without personal data.
 A text is redacted when it is complete, because half a number is not recognised. The words of the
 caller are complete when the agent begins to answer, or when the caller has waited for that until
 dead air begins; those of the agent when its sound has ended, and both when the call has left the
-turn. What is told later of a turn makes another row of it.
+turn. Later words of a turn make another row of it.
 """
 
 from collections.abc import Iterator

@@ -26,7 +26,7 @@ Refused = list[tuple[Any, str]]
 def batch_of(
     polled: Mapping[Place, tuple[str, Sequence[Any]]], redact: Callable[[str], str]
 ) -> tuple[Batch, Refused]:
-    """What the store is to write of these records.
+    """The rows, transcripts and notes that the store has to write, and the records that it refuses.
 
     Args:
         polled: By the place where their offsets are noted, the plain name of the topic and its
@@ -74,8 +74,8 @@ def batch_of(
 
 
 def _said(record: Any, redact: Callable[[str], str]) -> Annotation | ForgottenTenant:
-    """What a record of `annotations` says: a note without personal data, and no moment after that
-    of the record itself.
+    """Reads a record of `annotations`. Its note has no personal data then, and its moment is not
+    after that of the record.
 
     Raises:
         ValidationError, _UnfitError: It says nothing that can be kept.

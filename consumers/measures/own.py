@@ -114,7 +114,7 @@ def measure(function: Callable[..., Any]) -> Measure:
 
 
 class MeasureOutcome(NamedTuple):
-    """What one call of a function gave: a value, a label, or a reason.
+    """The result of one call of a function: a value, a label, or a reason.
 
     Attributes:
         value: A number.

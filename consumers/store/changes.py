@@ -302,7 +302,7 @@ class VersionCalls(NamedTuple):
 
     Attributes:
         agent: The agent.
-        version: Its version; empty where none is said.
+        version: Its version; empty if its calls name none.
         calls: How many.
         first_ms: When the first of them began, in epoch ms.
         last_ms: The same of the last.
@@ -557,12 +557,12 @@ _CLAUSES: Final = {
     "p50_ms": ("answers {} sooner", "answers {} later"),
     "longest_wait_ms": ("longest wait {} shorter", "longest wait {} longer"),
     "speech.first_word_ms": ("first word {} sooner", "first word {} later"),
-    "unanswered": ("unanswered turns: {} less", "unanswered turns: {} more"),
-    "dead_airs": ("dead air: {} less", "dead air: {} more"),
-    "failed_tool_calls": ("failed tools: {} less", "failed tools: {} more"),
+    "unanswered": ("unanswered turns: {} fewer", "unanswered turns: {} more"),
+    "dead_airs": ("dead airs: {} fewer", "dead airs: {} more"),
+    "failed_tool_calls": ("failed tools: {} fewer", "failed tools: {} more"),
     "stt_wer.result": ("word errors {} lower", "word errors {} higher"),
 }
-"""How it is said that a call is better, or worse, by so much; of other measures their title."""
+"""By measure the words for a call that is better or worse by so much; others have their title."""
 
 
 def calls_beside(

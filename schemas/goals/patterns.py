@@ -93,7 +93,7 @@ def worst_steps(pattern: str) -> int:
     except (re.error, FutureWarning, OverflowError, RecursionError) as error:
         raise PatternError(f"{error}; see the syntax of Python's regular expressions") from error
     if tree.state.flags & ~(_FLAGS | re.UNICODE):
-        raise PatternError("flags such as (?i) are not taken; case is ignored in any case")
+        raise PatternError("flags such as (?m) are not taken; case is ignored in any case")
     cost = _of_sequence(tree)
     if cost.steps > MAX_PATTERN_STEPS:
         seen = "more than a billion" if cost.steps >= _TOO_MANY else f"{cost.steps:,}"
