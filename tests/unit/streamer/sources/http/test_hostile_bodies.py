@@ -295,6 +295,18 @@ async def test_an_event_of_too_many_parts_is_refused_by_its_line(receiver: Recei
         assert (response.status_code, response.json()["refused"][0]["line"]) == (422, 1)
 
 
+@pytest.mark.parametrize(("backslashes", "is_read"), [(3_999_000, True), (4_100_000, False)])
+def test_a_body_of_escapes_is_read_up_to_a_tenth_of_the_bound(
+    backslashes: int, is_read: bool
+) -> None:
+    body = b'["%b"]' % (b'\\"' * backslashes)
+    if is_read:
+        assert [len(each.event) for each in read(body, JSON, {})] == [backslashes]
+        return
+    with pytest.raises(UnreadableBodyError, match="saw 1 and 4100000 backslashes"):
+        read(body, JSON, {})
+
+
 @pytest.mark.parametrize(
     ("body", "status"),
     [
