@@ -41,7 +41,15 @@ def served_at(folder: Path, token: SecretStr | None) -> tuple[str, str]:
         ServeAwayError: There is none.
     """
     address = _line_of(folder, ADDRESS_FILE)
-    return address, _line_of(folder, TOKEN_FILE) if token is None else token.get_secret_value()
+    if token is not None:
+        return address, token.get_secret_value()
+    if not (folder / TOKEN_FILE).exists():
+        # one that was given its token writes none down
+        raise ServeAwayError(
+            f"{folder}: `callgauge serve` runs here, with a token of its settings, so nothing was "
+            "sent. Give the same one as CALLGAUGE_INGEST__TOKEN."
+        )
+    return address, _line_of(folder, TOKEN_FILE)
 
 
 def _line_of(folder: Path, name: str) -> str:

@@ -17,7 +17,7 @@ from consumers.history.sqlite import SqliteHistory
 from consumers.log.file import FileLog
 from schemas.closed_sets import InputSource
 from schemas.log import OutgoingRecord
-from streamer.facts import KEY_FILE
+from streamer.facts import KEY_FILE, TOKEN_FILE
 from tests.integration.metrics_page import total
 from tests.integration.processes import Ended, ended, started, wait_for
 from tests.integration.test_serve import SOON, Served, address_of, call
@@ -212,6 +212,13 @@ def test_a_label_is_given_and_taken_back(served: Served, is_running: bool) -> No
     assert "two" not in labelled
     run(served, "call", "one", "--by", "anna", "--unlabel", "false-alarm")
     wait_for("no label", lambda: "false-alarm" not in shown(), 20)
+
+
+def test_a_process_with_a_token_of_its_settings_has_none_in_its_folder(served: Served) -> None:
+    (served.folder / TOKEN_FILE).unlink()
+    refused = run(served, "replay", "sample", "--speed", "max", code=1)
+    assert "runs here, with a token of its settings" in said(refused)
+    assert "CALLGAUGE_INGEST__TOKEN" in said(refused)
 
 
 def test_what_a_killed_process_left_leads_nobody_astray(served: Served) -> None:
