@@ -108,7 +108,7 @@ release: audit $(READY) ## build dist/ from the last commit: wheel, archives, ch
 cut: $(READY) ## give what is unreleased in CHANGELOG.md to a new version (VERSION=0.2.0)
 	@$(BIN)/python deploy/make_release.py cut $(or $(VERSION),'')
 
-clean: ## remove .venv and everything that was made here
+clean: ## remove .venv and all that these targets made; calls of serve stay in their folder
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

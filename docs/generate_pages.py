@@ -83,8 +83,8 @@ _COMMANDS_HEAD: Final = """\
 commands and options in your shell, and says what it changed. [Settings](settings.md) come from options, the environment and a file.
 
 `serve`, `demo`, `score`, `report PATH`, `trials PATH`, `transcript`, `context PATH`, `schema`, `settings`, `history`, `goals check`,
-`events check` and `deploy-files` need no broker. `history forget` does, unless `--without-topics` is given. Commands about live calls
-need none with the `--folder` of `callgauge serve`: [serve.md](serve.md#commands-on-a-folder) has them.
+`events check` and `deploy-files` need no broker. Commands about live calls, and `history forget`, need none
+with the `--folder` of `callgauge serve`: [serve.md](serve.md#commands-on-a-folder) has them.
 [deploy/security.md](../deploy/security.md#rights-on-the-cluster) has the rights that a command needs on Kafka.
 
 | exit code | meaning |

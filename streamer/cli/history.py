@@ -435,6 +435,7 @@ def forget(
         require_consent(what.in_words, is_agreed=yes)
         done = forget_in_folder(settings, folder, what)
         say(f"{counted(done.calls, 'call')} deleted from the history and the log in {folder}.")
+        _tell_none_found(done.calls, what.conversations)
         for name in done.open:
             say(
                 f"Call {name} is still open: nothing more of it is kept, and its events leave the "
@@ -461,7 +462,16 @@ def forget(
         return
     forget_in(there, what, waits=not without_topics)
     say(f"{counted(deleted, 'call')} deleted from {there}.")
+    _tell_none_found(deleted, what.conversations)
     _tell_set_aside(there)
+
+
+def _tell_none_found(deleted: int, conversations: "Sequence[str]") -> None:
+    # no error: a deletion may be asked for again
+    from streamer.terminal import say
+
+    if conversations and not deleted:
+        say("No call here has such an id. The whole id is needed: the page of a call copies it.")
 
 
 def _tell_set_aside(folder: Path) -> None:

@@ -16,9 +16,14 @@ from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
 from streamer.terminal import say
 
-_HEARD: Final = (("user_speech_started", 4), ("user_speech_stopped", 2), ("bot_speech_started", 1))
-"""A caller speaks, and the agent answers after a second: what was heard, and how many
-seconds ago.
+_HEARD: Final = (
+    ("user_speech_started", 5, ""),
+    ("user_speech_stopped", 3, "Are you there?"),
+    ("bot_speech_started", 2, "Yes, I am."),
+    ("bot_speech_stopped", 0, ""),
+)
+"""A caller speaks, and the agent answers after a second: what was heard, how many seconds ago, and
+the words that are known then.
 """
 
 log = structlog.get_logger()
@@ -52,10 +57,13 @@ def first_call(address: str, token: str) -> str:
     >>> first_call("http://127.0.0.1:8070", "secret").startswith("t=$(date +%s); curl http://127.0.0.1:8070/events -H ")
     True
     """
-    events = [_event("$((t-5))", "call_started", '"agent":"me"')]
-    for kind, ago in _HEARD:
+    events = [_event("$((t-6))", "call_started", '"agent":"me"')]
+    for kind, ago, words in _HEARD:
         data = f'"data":{{"kind":"{kind}","timestamp":$((t-{ago}))}}'
         events.append(_event(f"$((t-{ago}))", "speech_event", data))
+        if words:
+            whose = "user_message" if kind.startswith("user") else "assistant_message"
+            events.append(_event(f"$((t-{ago}))", whose, f'"data":{{"content":"{words}"}}'))
     body = ",".join(events).replace('"', '\\"')
     return (
         f"t=$(date +%s); curl {address}/events -H 'Authorization: Bearer {token}' -H "

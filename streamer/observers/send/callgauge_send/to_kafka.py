@@ -67,7 +67,8 @@ class ToKafka:
         )
         self.place = f"{topic} at {self._options.get('bootstrap_servers')}"
         self.remedy = (
-            "Check the address, the login, and that the topic exists (`callgauge topics create`)."
+            "Check the address, the login, and that the topic exists (`callgauge topics create`). "
+            "For `callgauge serve`, without Kafka, set CALLGAUGE_URL and CALLGAUGE_TOKEN."
         )
 
     async def open(self) -> None:
