@@ -403,8 +403,8 @@ class HttpListener:
         except OSError as error:
             raise AddressInUseError(
                 f"HTTP server: cannot listen on {self._host}:{self._port}: {error.strerror}. "
-                f"{self._without_it}, so callgauge does not start. Choose another port, or 0 for a "
-                "free one."
+                f"{self._without_it}, so callgauge does not start. Choose another port, by "
+                "`--port` of `serve` or by its setting; 0 takes a free one."
             ) from error
         # asyncio does this for sockets whose protocol number is set, and these have none: an answer
         # in two pieces took 40 ms.

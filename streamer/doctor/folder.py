@@ -177,4 +177,4 @@ def _newest_finding(state: LogFileState, now_ms: int) -> Finding:
 
 
 def _megabytes(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
