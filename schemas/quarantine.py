@@ -62,7 +62,6 @@ class UndecodableRecord:
         offset: Offset of the last record it replaces, because reading goes on at `offset + 1`.
         timestamp: Milliseconds since 1970. If the batch's times cannot be trusted, the best known
             earlier time, or 0.
-        is_transactional: Whether it was written in a transaction; None if that is not known.
         what: The fault, in a few words.
         expected_and_seen: The expected content and the actual one.
         what_to_do: The next step for a person.
@@ -76,7 +75,6 @@ class UndecodableRecord:
     first_offset: int
     offset: int
     timestamp: int
-    is_transactional: bool | None
     what: str
     expected_and_seen: str
     what_to_do: str

@@ -7,8 +7,8 @@ import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple, Protocol, assert_never
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, assert_never
 
 from consumers.engine.effects import (
     Count,
@@ -185,15 +185,6 @@ def _is_urgent(record: Written) -> bool:
 
 # A record for the broker: its address, its bytes, and whether its group can be written without it.
 
-_WITHOUT_TRANSCRIPT: Final = "The call closes with all its scores and has no transcript."
-_WITHOUT_WORDS: Final = "The turn has all its values and no words."
-_WITHOUT_QUESTION: Final = (
-    "The judge is not asked; the subject of the question is unscored when its deadline has passed."
-)
-_WITHOUT_QUARANTINE: Final = (
-    "The refused record is not in quarantine; its coordinates are in the log."
-)
-
 
 class LeftOut(NamedTuple):
     """Consequence of writing a group without one of its records.
@@ -205,6 +196,31 @@ class LeftOut(NamedTuple):
 
     limit: str
     what_happens_now: str
+
+
+_BESIDE_SCORES: Final[Mapping[type, tuple[str, LeftOut]]] = {
+    WordsRow: (WORDS_TOPIC, LeftOut("words", "The turn has all its values and no words.")),
+    Transcript: (
+        TRANSCRIPTS_TOPIC,
+        LeftOut("transcript", "The call closes with all its scores and has no transcript."),
+    ),
+    JudgeRequest: (
+        JUDGE_REQUESTS_TOPIC,
+        LeftOut(
+            "judge_request",
+            "The judge is not asked; the subject of the question is unscored when its deadline has "
+            "passed.",
+        ),
+    ),
+    QuarantineRecord: (
+        QUARANTINE_TOPIC,
+        LeftOut(
+            "quarantine_record",
+            "The refused record is not in quarantine; its coordinates are in the log.",
+        ),
+    ),
+}
+"""The topics of records that are no scores, and what it means to write their group without one."""
 
 
 class Outgoing(NamedTuple):
@@ -250,13 +266,6 @@ def newest(decisions: Iterable[Decision]) -> list[Written]:
     return list(written.values())
 
 
-class NamesTopics(Protocol):
-    """Where records go: a cluster with names of its own, or a file."""
-
-    def topic(self, name: str) -> str:
-        """The full name of a topic."""
-
-
 class Outlet:
     """The way out of one partition.
 
@@ -267,12 +276,14 @@ class Outlet:
         topic: Gives the full name of a topic.
     """
 
-    def __init__(self, number: int, kafka: NamesTopics, outbox: Outbox | None = None) -> None:
+    def __init__(
+        self, number: int, topic: Callable[[str], str], outbox: Outbox | None = None
+    ) -> None:
         self.number = number
         self.outbox = outbox or Outbox()
         self.place: int | None = None
-        self.topic = kafka.topic
-        self._scores, self._words = kafka.topic(SCORES_TOPIC), kafka.topic(WORDS_TOPIC)
+        self.topic = topic
+        self._scores = topic(SCORES_TOPIC)
 
     def put(self, records: Iterable[Written], row: PartitionRow, trip: Trip | None = None) -> None:
         """Has written what a step decided."""
@@ -289,38 +300,25 @@ class Outlet:
 
     def addressed(self, record: Written) -> Outgoing:
         """Returns the record with its address."""
-        if isinstance(record, Transcript):
-            key, left_out = (
-                record.conversation_id.encode(),
-                LeftOut("transcript", _WITHOUT_TRANSCRIPT),
-            )
-            return Outgoing(
-                self.number, self.topic(TRANSCRIPTS_TOPIC), key, record.value, left_out=left_out
-            )
+        number = self.number
         if isinstance(record, (TurnRow, CallRow, GoalsRow)):
             key = record.conversation_id.encode()
             return Outgoing(
-                self.number, self._scores, key, encode(record), self.number, kind=kind_of(record)
+                number, self._scores, key, encode(record), number, kind=kind_of(record)
             )
-        if isinstance(record, WordsRow):
-            key, left_out = record.conversation_id.encode(), LeftOut("words", _WITHOUT_WORDS)
-            return Outgoing(
-                self.number, self._words, key, encode(record), self.number, left_out=left_out
-            )
-        value = record.model_dump_json().encode()
-        if isinstance(record, QuarantineRecord):
-            left_out = LeftOut("quarantine_record", _WITHOUT_QUARANTINE)
-            return Outgoing(
-                self.number,
-                self.topic(QUARANTINE_TOPIC),
-                record.key.encode(),
-                value,
-                left_out=left_out,
-            )
-        key, left_out = record.conversation_id.encode(), LeftOut("judge_request", _WITHOUT_QUESTION)
-        return Outgoing(
-            self.number, self.topic(JUDGE_REQUESTS_TOPIC), key, value, left_out=left_out
-        )
+        key = (
+            record.key if isinstance(record, QuarantineRecord) else record.conversation_id
+        ).encode()
+        partition: int | None = None
+        match record:
+            case WordsRow():  # in the partition of the call's scores
+                value, partition = encode(record), number
+            case Transcript():
+                value = record.value
+            case _:
+                value = record.model_dump_json().encode()
+        topic, left_out = _BESIDE_SCORES[type(record)]
+        return Outgoing(number, self.topic(topic), key, value, partition, left_out=left_out)
 
 
 # Carries out the effects of the engine: one `match`.

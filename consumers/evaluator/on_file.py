@@ -20,7 +20,6 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.evaluator.decisions import (
     MAX_TRANSACTION_RECORDS,
     Decision,
-    NamesTopics,
     Outbox,
     Outlet,
     newest,
@@ -50,17 +49,6 @@ next at once.
 """
 HAND_OVER_SECONDS: Final = 1.0
 """How long the last transaction may take when the role stops."""
-
-
-class _OneFile:
-    """Topics have their plain names."""
-
-    def topic(self, name: str) -> str:
-        """The name itself."""
-        return name
-
-
-ONE_FILE: Final[NamesTopics] = _OneFile()
 
 
 class FileEvaluator:
@@ -93,7 +81,7 @@ class FileEvaluator:
             redactor=redactor,
         )
         self.partition = Partition(
-            Outlet(0, ONE_FILE, self._outbox),
+            Outlet(0, str, self._outbox),
             evaluator,
             settings.limits,
             instruments,
@@ -179,11 +167,8 @@ class FileEvaluator:
                 # One of another version may have words or a check that this one does not know.
                 with contextlib.suppress(RowError, ValidationError):
                     if isinstance(each := decode(value), GoalsRow):
-                        goal_set = GoalSet.model_validate(each.goal_set)
-                        goals[each.conversation_id] = (
-                            max(0, each.revision - row.base) // 2,
-                            goal_set,
-                        )
+                        chosen = GoalSet.model_validate(each.goal_set)
+                        goals[each.conversation_id] = each.revision, chosen
             closed = self._log.closed_calls(self._settings.limits.max_closed_calls_remembered)
             start = min(max(first, row.first), row.place)
             self.partition.start(

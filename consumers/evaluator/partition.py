@@ -281,7 +281,8 @@ class Partition:
         """Returns the records to write; none of what a former owner has decided."""
         if self._recovering is None:
             return carry_out(effects, self._instruments, self._misread.report)
-        self._recovering.note_published(effects)
+        if self._recovering.withheld is not None:
+            self._recovering.withheld.keep_questions(effects)
         return ()
 
     def _put(self, records: Sequence[Written], trip: Trip | None = None) -> None:

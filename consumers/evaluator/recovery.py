@@ -2,7 +2,7 @@
 until its state is the same.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from consumers.engine.admission import Arrival
@@ -50,7 +50,7 @@ class Recovery(NamedTuple):
         closed: Calls that have closed, in order, with a place behind the record that closed them.
         open: Calls that have rows and did not close.
         lacking: Those of which records are lost: what they lack may have counted.
-        goals: Goal sets of calls that got one, each with the place of the record that brought it.
+        goals: Goal sets of calls that got one, each with the revision of its row.
         is_cut: Whether records of open calls are gone from the log now, and were there for the
             former owner.
         base: What is added to revisions: see `PartitionRow.base`.
@@ -90,11 +90,13 @@ class Recovering:
             conversation_id.encode(): place for conversation_id, place in known.closed.items()
         }
         self._is_same_log = is_same_log = row is not None and known.place is not None
-        self._evicted = (
-            {at: each for each, at in row.evicted.items()}
-            if row is not None and is_same_log
-            else {}
-        )
+        base, evicted = (0, {}) if row is None else (row.base, row.evicted)
+        self._evicted = {at: each for each, at in evicted.items()} if is_same_log else {}
+        # the place of the record that brought them
+        self._goals = {
+            each: (max(0, revision - base) // 2, goal_set)
+            for each, (revision, goal_set) in known.goals.items()
+        }
         evaluator.is_silent = True
         evaluator.base = known.base
         evaluator.lacking = set(known.lacking)
@@ -110,18 +112,15 @@ class Recovering:
         """Closes the call that this record closed then, for want of room, and has the goals of its
         own call if it brought them.
         """
-        place, goal_set = self.known.goals.get(arrival.conversation_id, (0, None))
+        place, goal_set = self._goals.get(arrival.conversation_id, (0, None))
         if goal_set is not None and (arrival.offset >= place or not self._is_same_log):
             self.goals[arrival.conversation_id] = goal_set
         if (evicted := self._evicted.get(arrival.offset)) is not None:
             self._evaluator.evict(evicted, arrival)
 
-    def note_published(self, effects: Sequence[Effect]) -> None:
-        """Takes what the former owner has published."""
-        if self.withheld is not None:
-            self.withheld.keep_questions(effects)
-
     def is_done(self, place: int, known_ms: int) -> bool:
         """Whether all is folded that the former owner had folded."""
         row, until = self.known.row, self.known.place
-        return place >= until if until is not None else row is None or known_ms >= row.known_ms
+        if until is None:
+            return row is None or known_ms >= row.known_ms
+        return place >= until

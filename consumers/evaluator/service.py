@@ -506,7 +506,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             partition=number,
         )
         return Partition(
-            Outlet(number, self._kafka, self._outbox),
+            Outlet(number, self._kafka.topic, self._outbox),
             evaluator,
             limits,
             self._instruments,

@@ -308,12 +308,8 @@ def _recovery(
 ) -> Recovery:
     still_open = {key.decode("utf-8", "replace"): revision for key, revision in calls.open.items()}
     base = 0 if row is None else row.base
-    goals = {
-        each: (max(0, revision - base) // 2, chosen)
-        for each, (revision, chosen) in calls.goals.items()
-    }
     if row is None:
-        return Recovery(None, first, first, calls.closed, still_open, (), goals)
+        return Recovery(None, first, first, calls.closed, still_open, (), calls.goals)
     is_anew = _is_anew(row, end)
     is_cut = is_anew or first > row.first
     if is_cut:
@@ -343,4 +339,4 @@ def _recovery(
     start, place = (
         (first, None) if is_anew else (max(first, row.first), min(row.place, max(first, end)))
     )
-    return Recovery(row, start, place, calls.closed, still_open, lacking, goals, is_cut, base)
+    return Recovery(row, start, place, calls.closed, still_open, lacking, calls.goals, is_cut, base)

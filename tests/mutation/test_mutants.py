@@ -199,8 +199,8 @@ what is published again counts again
 
 a successor publishes the last step before the place again
   consumers/evaluator/recovery.py, first tests/properties/test_recovery.py
-- return place >= until if
-+ return place >= until - 1 if
+- return place >= until
++ return place >= until - 1
 
 a successor begins as if no call were open
   consumers/evaluator/partition.py, first tests/properties/test_recovery.py

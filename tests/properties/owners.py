@@ -239,7 +239,7 @@ class Owner:
         log, settings = self.log, self.settings
         goals = ChosenGoals(settings.goals_of(self.goal_files), settings.rules)
         self.evaluator = settings.evaluator(goals)
-        self.outlet = Outlet(0, KafkaSettings())
+        self.outlet = Outlet(0, KafkaSettings().topic)
         self.partition = Partition(
             self.outlet,
             self.evaluator,
@@ -354,7 +354,7 @@ def undisturbed(log: Log, settings: Settings) -> list[Outgoing]:
     decided there.
     """
     goals = ChosenGoals(None, settings.rules)
-    outlet = Outlet(0, KafkaSettings())
+    outlet = Outlet(0, KafkaSettings().topic)
     partition = Partition(
         outlet, settings.evaluator(goals), settings.limits, _INSTRUMENTS, goals=goals
     )

@@ -130,9 +130,7 @@ class Log(NamedTuple):
         return found
 
 
-def stand_in(
-    topic: str, first: int, last: int, *, is_transactional: bool | None = None
-) -> UndecodableRecord:
+def stand_in(topic: str, first: int, last: int) -> UndecodableRecord:
     """The stand-in for the records from `first` to `last` of partition 0."""
     return UndecodableRecord(
         topic=topic,
@@ -140,7 +138,6 @@ def stand_in(
         first_offset=first,
         offset=last,
         timestamp=NOW_MS,
-        is_transactional=is_transactional,
         what="the batch cannot be unpacked",
         expected_and_seen="expected what zstd writes, saw less",
         what_to_do="Look.",

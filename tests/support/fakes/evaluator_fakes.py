@@ -153,7 +153,7 @@ def partition_of(
 ) -> tuple[Partition, CollectorRegistry]:
     """A partition that has been taken over, perhaps with something to recover."""
     registry = CollectorRegistry()
-    outlet = Outlet(number, KafkaSettings())
+    outlet = Outlet(number, KafkaSettings().topic)
     partition = Partition(outlet, evaluator, Limits(), Instruments(registry, ["evaluator"]), **more)
     partition.start(recovery or Recovery(None, 0, 0))
     return partition, registry

@@ -219,7 +219,7 @@ def test_a_record_that_is_written() -> None:
     scores = rows_of(
         _folded(engine, _arrivals(traffic, LIMITS), traffic[-1][1].timestamp + LATER_MS)
     )
-    outlet = Outlet(0, KafkaSettings())
+    outlet = Outlet(0, KafkaSettings().topic)
     with _Lines() as lines:
         for score in scores:
             outlet.put((score,), ROW)

@@ -265,7 +265,7 @@ class Owner:
             chosen,
             writes_transcripts=settings.writes_transcripts,
         )
-        self.outlet = Outlet(number, broker.kafka)
+        self.outlet = Outlet(number, broker.kafka.topic)
         self.partition = Partition(
             self.outlet, self.evaluator, settings.limits, instruments, goals=chosen, version=version
         )

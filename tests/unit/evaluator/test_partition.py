@@ -469,7 +469,7 @@ def test_time_begins_where_the_row_says_and_never_falls(log: LogWriter) -> None:
 def test_calls_have_the_goals_that_they_got_then_and_later_ones_those_of_now(
     log: LogWriter,
 ) -> None:
-    partition, _, _ = recovering(log, goals={"c-1": (1, goal_set())})
+    partition, _, _ = recovering(log, goals={"c-1": (2, goal_set())})
     assert partition.goals.logged == {}
     fold(partition, log)
     assert partition.goals.logged is None

@@ -178,7 +178,7 @@ class Writing:
         self.outbox = Outbox(evaluator.write_interval_ms / 1_000)
         self.writer = Writer(kafka, evaluator, instruments, self.outbox)
         self.claims = Claims(kafka, evaluator)
-        self.outlet = Outlet(3, kafka, self.outbox)
+        self.outlet = Outlet(3, kafka.topic, self.outbox)
 
     def _producer(self, role: str, **asked: Any) -> FakeProducer:
         self.asked = {"role": role, **asked}
@@ -328,7 +328,7 @@ async def test_each_writer_has_an_id_of_its_own_that_the_groups_rights_cover(
 
 
 async def test_all_partitions_share_a_transaction_and_each_has_its_row(writing: Writing) -> None:
-    other = Outlet(4, KafkaSettings(topic_prefix="t."), writing.outbox)
+    other = Outlet(4, KafkaSettings(topic_prefix="t.").topic, writing.outbox)
     writing.put("a")
     other.put([moment("b")], row(2))
     await writing.run()
@@ -349,7 +349,7 @@ async def test_all_partitions_share_a_transaction_and_each_has_its_row(writing: 
 async def test_what_does_not_fit_into_a_transaction_comes_first_in_the_next(
     writing: Writing,
 ) -> None:
-    other = Outlet(4, KafkaSettings(topic_prefix="t."), writing.outbox)
+    other = Outlet(4, KafkaSettings(topic_prefix="t.").topic, writing.outbox)
     for _ in range(2):
         writing.put("a" * MAX_TRANSACTION_RECORDS)
     other.put([moment("b")], row())
@@ -841,7 +841,7 @@ PATIENCE = 600.0
 
 def outlet_of(*decisions: str, patience_seconds: float = 0.0) -> Outlet:
     """Each word is a decision; its letters are conversations."""
-    outlet = Outlet(0, KafkaSettings(), Outbox(patience_seconds))
+    outlet = Outlet(0, KafkaSettings().topic, Outbox(patience_seconds))
     for each in decisions:
         outlet.put(map(moment, each), row())
     return outlet
@@ -865,7 +865,7 @@ def test_decisions_stay_until_they_are_written_in_order_and_whole() -> None:
 def test_transactions_take_as_many_whole_decisions_as_fit_and_all_in_order(
     drawn: list[int],
 ) -> None:
-    outlet, places = Outlet(0, KafkaSettings()), list[int]()
+    outlet, places = Outlet(0, KafkaSettings().topic), list[int]()
     for place, records in enumerate(drawn):
         outlet.put([moment("a") for _ in range(records)], row(place))
     with mock.patch.object(outbox_module, "MAX_TRANSACTION_RECORDS", 10):
@@ -1002,7 +1002,7 @@ async def test_a_condition_that_holds_hurries_nobody() -> None:
 
 async def test_what_is_forgotten_is_waited_for_no_longer() -> None:
     gone = outlet_of("a", "b")
-    stays = Outlet(1, KafkaSettings(), gone.outbox)
+    stays = Outlet(1, KafkaSettings().topic, gone.outbox)
     stays.put([moment("c")], row())
     waiting = asyncio.create_task(gone.outbox.until(lambda: gone.outbox.records < 2))
     await until_idle()
@@ -1016,7 +1016,7 @@ async def test_what_is_forgotten_is_waited_for_no_longer() -> None:
 
 def test_a_transaction_that_ends_after_its_partition_was_forgotten_takes_nothing_else_out() -> None:
     gone = outlet_of("a", "b")
-    stays = Outlet(1, KafkaSettings(), gone.outbox)
+    stays = Outlet(1, KafkaSettings().topic, gone.outbox)
     stays.put([moment("c")], row(7))
     decided = gone.outbox.first()[:2]
     gone.outbox.forget(gone)
