@@ -303,9 +303,7 @@ class Outlet:
         number = self.number
         if isinstance(record, (TurnRow, CallRow, GoalsRow)):
             key = record.conversation_id.encode()
-            return Outgoing(
-                number, self._scores, key, encode(record), number, kind=kind_of(record)
-            )
+            return Outgoing(number, self._scores, key, encode(record), number, kind=kind_of(record))
         key = (
             record.key if isinstance(record, QuarantineRecord) else record.conversation_id
         ).encode()

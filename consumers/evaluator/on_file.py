@@ -9,7 +9,7 @@ start folds again, silently, what was folded of the calls that are open.
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Never
 
 from pydantic import ValidationError
@@ -92,18 +92,20 @@ class FileEvaluator:
             FileTicks(),
         )
         self._looked_at = time.monotonic()
-        instruments.before_scrape(self.partition.count_events)
-        read = instruments.read_gauge
-        read("callgauge_log_file_bytes", lambda: {(): float(log_file.retention.bytes)})
-        instruments.before_scrape(self._count_failures)
         self._failures_counted = 0
-        read("callgauge_calls_open", lambda: {(): float(len(evaluator.open_calls))})
-        read("callgauge_scores_unwritten", lambda: {(): float(self._outbox.records)})
-        newest_ms = self.partition.last_event_ms
-        read(
-            "callgauge_source_last_event_timestamp_seconds",
-            lambda: {(source,): to_seconds(time_ms) for source, time_ms in newest_ms.items()},
-        )
+        instruments.before_scrape(self.partition.count_events)
+        instruments.before_scrape(self._count_failures)
+        gauges: dict[str, Callable[[], dict[tuple[str, ...], float]]] = {
+            "callgauge_log_file_bytes": lambda: {(): float(log_file.retention.bytes)},
+            "callgauge_calls_open": lambda: {(): float(len(evaluator.open_calls))},
+            "callgauge_scores_unwritten": lambda: {(): float(self._outbox.records)},
+            "callgauge_source_last_event_timestamp_seconds": lambda: {
+                (source,): to_seconds(time_ms)
+                for source, time_ms in self.partition.last_event_ms.items()
+            },
+        }
+        for name, value in gauges.items():
+            instruments.read_gauge(name, value)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Evaluates until `stop` is set, then writes what it has decided.

@@ -134,7 +134,6 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._goals = goals
         self.ready = asyncio.Event()
         self.owned: dict[int, Partition] = {}
-        self._unread: list[int] = []  # taken over, and paused until it is their turn to recover
         self._kafka = kafka
         self._settings = settings
         self._instruments = instruments
@@ -302,8 +301,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         """Some records of the partitions that have not too much to publish first. If there is any
         of it, nothing is waited for.
         """
-        if self._unread:
-            self._recover_in_turn()
+        self._recover_in_turn()
         active = self.active
         closing = [number for number, each in active.items() if each.closing_calls]
         reading = [self._tp(number) for number, each in active.items() if not each.is_behind]
@@ -320,18 +318,20 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         return tuple(chain.from_iterable(batches.values()))
 
     def _recover_in_turn(self) -> None:
-        """Has partitions read that were taken over. Of those that must recover, a few: the one with
-        the oldest call is the first.
+        """Has partitions read that were taken over, and are paused since. Of those that must
+        recover, a few: the one with the oldest call is the first.
         """
-        room = RECOVERED_AT_ONCE - sum(
-            each.is_recovering for number, each in self.owned.items() if number not in self._unread
-        )
-        while self._unread:
-            first = self.owned[self._unread[0]]
-            if first.is_recovering and room <= 0:
+        paused = {tp.partition for tp in self._consumer.paused()}
+        waiting = [each for number, each in self.active.items() if number in paused]
+        if not waiting:
+            return
+        recovering = sum(each.is_recovering for each in self.active.values())
+        room = RECOVERED_AT_ONCE - recovering + sum(each.is_recovering for each in waiting)
+        for each in sorted(waiting, key=lambda each: (each.is_recovering, each.known_ms)):
+            if each.is_recovering and room <= 0:
                 break
-            room -= first.is_recovering
-            self._consumer.resume(self._tp(self._unread.pop(0)))
+            room -= each.is_recovering
+            self._consumer.resume(self._tp(each.number))
 
     async def _fold_records(self, records: Sequence[Any]) -> None:
         """Folds the records of a poll, and gives others their turn now and then: a poll can have
@@ -413,7 +413,6 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
     async def _give_back(self) -> None:
         self._rebalances += 1
-        self._unread.clear()  # the client forgets its pauses with the assignment
         await self._hand_over()
         # Another owner may fence its producer off from now on. Whether its last transaction was
         # made, only `scores` knows then.
@@ -432,7 +431,6 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._keep_only(())
 
     def _keep_only(self, numbers: Collection[int]) -> None:
-        self._unread.clear()
         for number in [number for number in self.owned if number not in numbers]:
             gone = self.owned.pop(number)
             # also what it folded since the last scrape: a successor counts it as replayed
@@ -489,17 +487,13 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self.owned |= {number: self._new_partition(number) for number in numbers}
 
     def _new_partition(self, number: int) -> Partition:
-        settings, limits, version = (
-            self._settings,
-            self._settings.limits,
-            self._settings.code_version,
-        )
+        settings = self._settings
         # of this partition alone: its counts are drained with the engine's
         redactor = Redactor(settings.redaction)
         goals = ChosenGoals(self._goals, settings.goals)
         evaluator = PartitionEvaluator(
-            limits,
-            version,
+            settings.limits,
+            settings.code_version,
             goals,
             writes_transcripts=settings.writes_transcripts,
             redactor=redactor,
@@ -508,7 +502,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         return Partition(
             Outlet(number, self._kafka.topic, self._outbox),
             evaluator,
-            limits,
+            settings.limits,
             self._instruments,
             redactor,
             self._misread,
@@ -588,10 +582,6 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
                 )
             for number in new:
                 self._consumer.seek(self._tp(number), self.owned[number].next_offset)
-            self._unread = sorted(
-                new,
-                key=lambda number: (self.owned[number].is_recovering, self.owned[number].known_ms),
-            )
             self._recover_in_turn()
             is_taken = True
             log.info(
@@ -604,10 +594,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
                 await asyncio.wait([writing])
                 writing.result()
         except FencedError as error:
-            numbers, overtaken = (
-                sorted(self.owned),
-                OvertakenError if is_taken else ClaimOvertakenError,
-            )
+            numbers = sorted(self.owned)
+            overtaken = OvertakenError if is_taken else ClaimOvertakenError
             self._instruments.inc("callgauge_partitions_fenced_total", (), len(numbers))
             self._give_up_all()
             # the group is about to tell us
@@ -676,19 +664,20 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
     # The gauges on `/metrics`, read at each scrape.
 
     def _register_gauges(self) -> None:
-        read, owned = self._instruments.read_gauge, self.owned.values
-        read(
-            "callgauge_calls_open",
-            lambda: {(): float(sum(len(each.evaluator.open_calls) for each in owned()))},
-        )
-        read("callgauge_scores_unwritten", lambda: {(): float(self._outbox.records)})
-        read("callgauge_consumer_lag_messages", lambda: self._of_active(self._lag_messages))
-        read("callgauge_consumer_lag_seconds", lambda: self._of_active(self._lag_seconds))
-        read(
-            "callgauge_watermark_lag_messages",
-            lambda: self._of_active(lambda each: each.next_offset - each.first),
-        )
-        read("callgauge_source_last_event_timestamp_seconds", self._newest_events)
+        gauges: dict[str, Callable[[], dict[tuple[str, ...], float]]] = {
+            "callgauge_calls_open": lambda: {
+                (): float(sum(len(each.evaluator.open_calls) for each in self.owned.values()))
+            },
+            "callgauge_scores_unwritten": lambda: {(): float(self._outbox.records)},
+            "callgauge_consumer_lag_messages": lambda: self._of_active(self._lag_messages),
+            "callgauge_consumer_lag_seconds": lambda: self._of_active(self._lag_seconds),
+            "callgauge_watermark_lag_messages": lambda: self._of_active(
+                lambda each: each.next_offset - each.first
+            ),
+            "callgauge_source_last_event_timestamp_seconds": self._newest_events,
+        }
+        for name, value in gauges.items():
+            self._instruments.read_gauge(name, value)
         self._instruments.before_scrape(self._count_events)
 
     def _count_events(self) -> None:

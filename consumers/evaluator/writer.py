@@ -189,7 +189,12 @@ class Writer:
         Raises:
             KafkaError: It could not.
         """
-        await self._start_producer()
+        self._producer = self._kafka.producer(
+            "evaluator",
+            transactional_id=self.id,
+            transaction_timeout_ms=self._settings.transaction_timeout_ms,
+        )
+        await self._producer.start()
 
     async def stop(self, deadline_seconds: float) -> None:
         """Disconnects; harmless when repeated. The next owner's fence aborts a transaction that is
@@ -305,20 +310,14 @@ class Writer:
         """Observes the steps of events with a moment. Rows wait on purpose, and would hide where
         moments do.
         """
-        for trip in [
-            decision.trip
-            for decision in decisions
-            if decision.trip is not None and is_moment(decision)
-        ]:
-            points = zip(
-                ("polled", "folded", "written", "committed"),
-                pairwise((*trip, began_ms, committed_ms)),
-                strict=True,
-            )
-            for step, (from_ms, until_ms) in points:
-                self._instruments.observe(
-                    STEP_METRIC, (step,), to_seconds(max(0, until_ms - from_ms))
-                )
+        for decision in decisions:
+            if decision.trip is None or not is_moment(decision):
+                continue
+            steps = "polled", "folded", "written", "committed"
+            points_ms = pairwise((*decision.trip, began_ms, committed_ms))
+            for step, (from_ms, until_ms) in zip(steps, points_ms, strict=True):
+                taken_ms = max(0, until_ms - from_ms)  # another clock may be ahead
+                self._instruments.observe(STEP_METRIC, (step,), to_seconds(taken_ms))
 
     def _leave_out(self, refused: Sequence[Outgoing]) -> None:
         """Counts records that are not written, and logs a line for each topic.
@@ -353,14 +352,6 @@ class Writer:
                 ),
             )
 
-    async def _start_producer(self) -> None:
-        self._producer = self._kafka.producer(
-            "evaluator",
-            transactional_id=self.id,
-            transaction_timeout_ms=self._settings.transaction_timeout_ms,
-        )
-        await self._producer.start()
-
     async def _replace_producer(self) -> None:
         """Replaces the producer by one with the same id, after an aborted transaction.
 
@@ -374,7 +365,7 @@ class Writer:
         """
         former = self._epoch()
         await self.stop(REPLACED_SECONDS)
-        await self._start_producer()
+        await self.start()
         if self._epoch() != (former[0], former[1] + 1):
             raise FencedError("the partitions were taken over by another evaluator in between")
 

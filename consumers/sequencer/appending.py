@@ -157,7 +157,7 @@ class LogWriter:
             if number % shards != shard:
                 continue
             origin = Origin(
-                each.source, each.log.generation, record.partition, record.offset, record.timestamp
+                each.source, each.generation, record.partition, record.offset, record.timestamp
             )
             headers = [header for header in record.headers if header[0] not in OUR_HEADERS]
             headers.append(Placed(term, origin).header())

@@ -15,9 +15,10 @@ from typing import Any, Final
 
 from aiokafka import TopicPartition
 
-from consumers.sequencer.identity import ReadLog, Witness
+from consumers.sequencer.identity import FROM_THE_FIRST, Witness
 from schemas.closed_sets import InputSource
 from schemas.log import Next
+from schemas.quarantine import UndecodableRecord
 
 SILENT_MS: Final = 1_000
 """Silence of the broker about an input after which the other inputs wait for it, because it may
@@ -53,7 +54,11 @@ class InputPartition:
     Attributes:
         source: The input.
         tp: Topic and partition number.
-        log: What is read.
+        generation: How often it was recreated, as far as has been seen.
+        handed: Offset after the last record that was read, or `FROM_THE_FIRST`.
+        is_placed: Whether it is read. It is not before its place is found, and while another log
+            may have taken the place of the old one.
+        is_recreated: Whether another log has taken it. It is not read before `renew`.
         next: Where it stands in the log of all events; None until the first record is known.
         leader: The broker that leads it, as the client knows; None before the first answer.
         position: Offset of the client. Ends of transactions are no records, so it may be behind the
@@ -81,7 +86,8 @@ class InputPartition:
         """
         self.source = source
         self.tp = tp
-        self.log = ReadLog(place, witness)
+        self.generation, self.handed = place or (0, FROM_THE_FIRST)
+        self.is_placed = self.is_recreated = False
         self.next = place
         self.leader: int | None = None
         self.position = self.end = 0
@@ -92,11 +98,18 @@ class InputPartition:
         self._bytes = 0
         self._read_ms = self._appended_ms = self.settled_ms = 0
         self._asked: tuple[int, int] | None = None
+        self._witness = witness
+        self._is_proving = False  # the first record to come is the one before `handed`
 
     @property
     def is_full(self) -> bool:
         """Whether so much waits that it is not read on."""
         return len(self.records) > MAX_AHEAD_RECORDS or self._bytes > MAX_AHEAD_BYTES
+
+    @property
+    def is_sought(self) -> bool:
+        """Whether its place in the log that has its name has to be found."""
+        return not self.is_placed and not self.is_recreated
 
     @property
     def known_ms(self) -> int:
@@ -118,21 +131,25 @@ class InputPartition:
         none. It came after `known_ms`.
         """
         is_told = now_ms - self.told_ms <= STALE_MS
-        return (
-            0
-            if is_told and not self.lag_messages
-            else max(0, now_ms - (self.known_ms or self._moved_ms))
-        )
+        if is_told and not self.lag_messages:
+            return 0
+        return max(0, now_ms - (self.known_ms or self._moved_ms))
 
     def is_left_out(self, now_ms: int) -> bool:
         """Whether time goes on without it, because it has given no answer for too long."""
         return now_ms - self.told_ms > PATIENCE_MS
 
     def begin(self, first: int, now_ms: int) -> None:
-        """Finds its place in a log that begins at this offset, and is read from there on."""
-        self.position = self.log.begin(first)
+        """Finds its place in a log that begins at this offset, and is read from there on.
+
+        The record before the place comes first, if it is still there and something is known of it.
+        """
+        self._is_proving = self._witness is not None and self.handed > first
+        self.handed = max(self.handed, first)
+        self.is_placed = True
+        self.position = self.handed - self._is_proving
         if not self.records:
-            self.next = Next(self.log.generation, self.log.handed)
+            self.next = Next(self.generation, self.handed)
         self._asked, self._moved_ms, self.sure_ms = None, now_ms, None
 
     def look_for_silence(self, now_ms: int) -> None:
@@ -143,18 +160,20 @@ class InputPartition:
         first answer behind `begin` always counts, however late it is: that record comes with it.
         """
         if self.sure_ms is not None and now_ms - self.sure_ms > SILENT_MS:
-            self.log.is_placed = False
+            self.is_placed = False
 
     def lose(self, now_ms: int) -> None:
         """Has another leader, or none: another log may have its name now, and it may take its time
         again.
         """
-        self.log.is_placed, self.told_ms = False, now_ms
+        self.is_placed, self.told_ms = False, now_ms
 
     def renew(self) -> None:
         """Is another log now, in a new generation. Nothing may wait any more."""
-        self.log.renew()
-        self.next = Next(self.log.generation, 0)
+        self.generation, self.handed = self.generation + 1, FROM_THE_FIRST
+        self.is_placed = self.is_recreated = False
+        self._witness = None
+        self.next = Next(self.generation, 0)
 
     def put(self, records: Sequence[Any], now_ms: int) -> bool:
         """Takes the records that were read next.
@@ -163,17 +182,25 @@ class InputPartition:
             Whether they are of the log that was read before. If not, nothing is taken, and it must
             begin again.
         """
-        new = self.log.read(records)
-        if new is None:
-            return False
+        if self._is_proving and self._witness is not None and records[0].offset < self.handed:
+            if not self._witness.may_be(records[0]):
+                self.is_placed = False
+                return False
+            records = records[1:]
+        self._is_proving = False
         self._moved_ms = self.sure_ms = now_ms
-        self.position = max(self.position, self.log.handed)
-        times_ms = list(accumulate(map(_TIME_MS, new), max, initial=self._read_ms))[1:]
-        if times_ms:
+        if records:
+            last = records[-1]
+            self.handed = last.offset + 1
+            self._witness = None
+            if not isinstance(last, UndecodableRecord):
+                self._witness = Witness.of(last.timestamp, last.key, last.value)
+            times_ms = list(accumulate(map(_TIME_MS, records), max, initial=self._read_ms))[1:]
             self._read_ms = times_ms[-1]
-            self.records += new
+            self.records += records
             self._times_ms += times_ms
-            self._bytes += sum(len(record.value or b"") for record in new)
+            self._bytes += sum(len(record.value or b"") for record in records)
+        self.position = max(self.position, self.handed)
         return True
 
     def pop_until(self, until_ms: int | None) -> tuple[list[Any], list[int]]:
@@ -185,7 +212,7 @@ class InputPartition:
         if taken:
             del self.records[:number], self._times_ms[:number]
             self._bytes -= sum(len(record.value or b"") for record in taken)
-            self.next = Next(self.log.generation, taken[-1].offset + 1)
+            self.next = Next(self.generation, taken[-1].offset + 1)
             self._appended_ms = times_ms[-1]
         return taken, times_ms
 
@@ -195,7 +222,7 @@ class InputPartition:
         """
         if self.is_full:
             since_ms, bound_ms = now_ms, self._read_ms
-        elif not self.log.is_placed:
+        elif not self.is_placed:
             since_ms, bound_ms = self.told_ms, self._read_ms
         elif self.position < self.end:
             since_ms, bound_ms = self._moved_ms, self._read_ms
@@ -221,8 +248,8 @@ class InputPartition:
         if self.position >= end:
             self._moved_ms = max(self._moved_ms, asked_ms)
         if end < handed:
-            self.log.is_placed = False
-        elif self.log.is_placed and not hides_any:
+            self.is_placed = False
+        elif self.is_placed and not hides_any:
             self._asked = asked_ms, end
 
     def settle(self) -> None:

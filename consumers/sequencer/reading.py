@@ -100,9 +100,8 @@ class InputReader:
     """Reads the inputs. It knows no order among them and appends nothing.
 
     Attributes:
-        inputs: By input and partition number, also those that are gone: they may come back. Of a
+        inputs: By topic and partition number, also those that are gone: they may come back. Of a
             topic that is missing there is one.
-        recreated: Inputs that were deleted and recreated. They are not read before `go_on`.
         partitions_ms: When a broker was asked last which partitions there are and who leads them,
             and said what we know: one that we do not know, or another leader, may have records
             since.
@@ -122,8 +121,7 @@ class InputReader:
         """Nothing is connected; `places` are where the log has the inputs, and what it knows of the
         records before.
         """
-        self.inputs: dict[tuple[InputSource, int], InputPartition] = {}
-        self.recreated: list[InputPartition] = []
+        self.inputs: dict[TopicPartition, InputPartition] = {}
         self.partitions_ms = 0
         self.watch = PollWatch("sequencer", instruments)
         self._instruments = instruments
@@ -131,7 +129,6 @@ class InputReader:
         self._counts_lost = counts_lost
         self._max_records = settings.max_batch_records
         self._topics = {source: kafka.topic(topic) for source, topic in TOPIC_BY_SOURCE.items()}
-        self._by_tp: dict[TopicPartition, InputPartition] = {}
         self._counts = dict.fromkeys(self._topics, 0)
         self._present: frozenset[TopicPartition] = frozenset()  # partitions with a leader
         self._assigned = self._present
@@ -176,12 +173,10 @@ class InputReader:
         """Reads what has come, or waits a little for it; records wait in their inputs."""
         if self._assigned != self._present:
             self._assign()
-        reading = [self._by_tp[tp] for tp in self._assigned]
-        if unplaced := [
-            each for each in reading if not each.log.is_placed and each not in self.recreated
-        ]:
+        reading = [self.inputs[tp] for tp in self._assigned]
+        if unplaced := [each for each in reading if each.is_sought]:
             self._ask_about(unplaced)
-        wanted = [each.tp for each in reading if each.log.is_placed and not each.is_full]
+        wanted = [each.tp for each in reading if each.is_placed and not each.is_full]
         if not wanted:
             await asyncio.sleep(to_seconds(POLL_MS))
             return
@@ -192,7 +187,7 @@ class InputReader:
             )
         except OffsetOutOfRangeError as error:
             for tp in error.args[0]:
-                self._by_tp[tp].log.is_placed = False
+                self.inputs[tp].is_placed = False
             return
         except KafkaError as error:
             self.watch.failed(error)
@@ -202,18 +197,18 @@ class InputReader:
         for each in reading:
             each.look_for_silence(now_ms)
         for tp, records in batches.items():
-            each = self._by_tp[tp]
-            if each.log.is_placed and not each.put(records, now_ms):
+            each = self.inputs[tp]
+            if each.is_placed and not each.put(records, now_ms):
                 self._made_anew(each, "another record stands where its last one was")
         for each in reading:  # the end of a transaction is no record
-            if each.log.is_placed and each.position < each.end:
+            if each.is_placed and each.position < each.end:
                 each.position = await self._consumer.position(each.tp)
 
     def ask(self) -> None:
         """Begins to ask each broker where its inputs end, unless it owes an answer. What it says
         holds for the moment before.
         """
-        self._ask_about(self._by_tp[tp] for tp in self._assigned)
+        self._ask_about(self.inputs[tp] for tp in self._assigned)
         self._unless_asking(ANY_BROKER, self._ask_for_partitions)
 
     def waited_for(self) -> list[InputPartition]:
@@ -223,14 +218,9 @@ class InputReader:
         counts = self._counts
         return [
             each
-            for (source, number), each in self.inputs.items()
-            if number < counts[source] or not counts[source]
+            for each in self.inputs.values()
+            if each.tp.partition < counts[each.source] or not counts[each.source]
         ]
-
-    def go_on(self, each: InputPartition) -> None:
-        """Reads an input that was recreated, from its first record on."""
-        self.recreated.remove(each)
-        each.renew()
 
     def _look_at_partitions(self, cluster: Any) -> None:
         """Takes notice of an answer of any broker about the topics."""
@@ -238,9 +228,9 @@ class InputReader:
             numbers = cluster.partitions_for_topic(topic)
             self._counts[source] = len(numbers or ())
             for number in numbers or (0,):
-                if (source, number) not in self.inputs:
+                if TopicPartition(topic, number) not in self.inputs:
                     self._found(source, number)
-        for tp, each in self._by_tp.items():
+        for tp, each in self.inputs.items():
             leader = cluster.leader_for_partition(tp)
             # or it was away for a moment: another log may have its name now
             if leader != each.leader:
@@ -248,7 +238,7 @@ class InputReader:
                 each.lose(self._clock.now_ms())
         # Of partitions without a leader the client would ask again and again, without a pause.
         self._present = frozenset(
-            tp for tp, each in self._by_tp.items() if each.leader is not None and each.leader >= 0
+            tp for tp, each in self.inputs.items() if each.leader is not None and each.leader >= 0
         )
 
     def _found(
@@ -259,15 +249,14 @@ class InputReader:
         witness: Witness | None = None,
     ) -> None:
         tp = TopicPartition(self._topics[source], number)
-        found = InputPartition(source, tp, self._clock.now_ms(), place, witness)
-        self.inputs[source, number] = self._by_tp[tp] = found
+        self.inputs[tp] = InputPartition(source, tp, self._clock.now_ms(), place, witness)
 
     def _assign(self) -> None:
         self._assigned = self._present
         self._consumer.assign(list(self._assigned))
         self._client.set_topics(list(self._topics.values()))  # also those that are missing
         for tp in self._assigned:
-            self._consumer.seek(tp, self._by_tp[tp].position)
+            self._consumer.seek(tp, self.inputs[tp].position)
 
     def _ask_about(self, inputs: Iterable[InputPartition]) -> None:
         by_leader: defaultdict[int, list[InputPartition]] = defaultdict(list)
@@ -298,7 +287,7 @@ class InputReader:
             for _, number, leader, *_ in partitions
         }
         if found == {
-            tp: each.leader for tp, each in self._by_tp.items() if each.leader is not None
+            tp: each.leader for tp, each in self.inputs.items() if each.leader is not None
         }:
             self.partitions_ms = asked_ms
         else:
@@ -307,10 +296,8 @@ class InputReader:
     async def _ask(self, leader: int, inputs: Sequence[InputPartition]) -> None:
         # before the question: afterwards this process may be frozen
         asked_ms = self._clock.now_ms()
-        handed = [each.log.handed for each in inputs]
-        unplaced = [
-            each for each in inputs if not each.log.is_placed and each not in self.recreated
-        ]
+        handed = [each.handed for each in inputs]
+        unplaced = [each for each in inputs if each.is_sought]
         try:
             log_ends = await self._offsets(leader, inputs, OffsetResetStrategy.LATEST, ONLOOKER)
             ends = visible = await self._offsets(leader, inputs, OffsetResetStrategy.LATEST)
@@ -335,13 +322,13 @@ class InputReader:
         for each, handed_then in zip(inputs, handed, strict=True):
             if (
                 (end := ends.get(each.tp)) is None
-                or each in self.recreated
+                or each.is_recreated
                 or each.tp not in self._assigned
             ):
                 continue
-            if not each.log.is_placed and each.tp in firsts:
+            if not each.is_placed and each.tp in firsts:
                 self._begin(each, firsts[each.tp], end)
-            if each.log.is_placed:
+            if each.is_placed:
                 hides_any = visible.get(each.tp, -1) < log_ends.get(each.tp, 0)
                 each.told(asked_ms, end, handed_then, hides_any=hides_any)
 
@@ -369,10 +356,10 @@ class InputReader:
         return {tp: offset for tp, code, _, offset, *_ in found if not code}
 
     def _begin(self, each: InputPartition, first: int, end: int) -> None:
-        if each.log.handed > end:
-            self._made_anew(each, f"it ends at {end}, and {each.log.handed} was to come next")
+        if each.handed > end:
+            self._made_anew(each, f"it ends at {end}, and {each.handed} was to come next")
             return
-        expected = each.log.handed
+        expected = each.handed
         each.begin(first, self._clock.now_ms())
         if FROM_THE_FIRST < expected < first and self._counts_lost:
             self._instruments.inc("callgauge_input_records_lost_total", (), first - expected)
@@ -392,11 +379,10 @@ class InputReader:
         self._consumer.seek(each.tp, each.position)
 
     def _made_anew(self, each: InputPartition, seen: str) -> None:
-        each.log.is_placed = False
-        self.recreated.append(each)
+        each.is_placed, each.is_recreated = False, True
         log.error(
             "input_not_where_it_was",
-            record=f"{each.tp.topic}[{each.tp.partition}]@{each.log.handed}",
+            record=f"{each.tp.topic}[{each.tp.partition}]@{each.handed}",
             seen=seen,
             what_happens_now="The topic was recreated, or lost its end. It is read "
             "from its first record; calls "

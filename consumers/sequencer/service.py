@@ -172,9 +172,9 @@ class Shard:
 
     async def _step(self, reader: InputReader, writer: LogWriter) -> None:
         await reader.poll()
-        for each in list(reader.recreated):
+        for each in [each for each in reader.inputs.values() if each.is_recreated]:
             await writer.append(((each, record) for record in each.pop_until(None)[0]), 0)
-            reader.go_on(each)
+            each.renew()
             self._owes_tick = True  # a successor must know of the generation before it has events
             self._asked_ms = 0
         now_ms = self.clock.now_ms()
@@ -225,7 +225,9 @@ class Shard:
             )
         self.left_out = left_out
         positions = {
-            place: each.next for place, each in reader.inputs.items() if each.next is not None
+            (each.source, each.tp.partition): each.next
+            for each in reader.inputs.values()
+            if each.next is not None
         }
         stamps_ms = await writer.tick(Tick.of(self.term, self.known_ms, positions, left_out))
         self.clock.stamped(now_ms, stamps_ms)
@@ -441,22 +443,24 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             )
 
         gauges: dict[str, Callable[[], dict[tuple[str, ...], float]]] = {
-            "lag_messages": lambda: {
+            "callgauge_sequencer_lag_messages": lambda: {
                 (topic,): float(messages) for topic, (messages, _) in self._lags().items()
             },
-            "lag_seconds": lambda: {
+            "callgauge_sequencer_lag_seconds": lambda: {
                 (topic,): to_seconds(age_ms) for topic, (_, age_ms) in self._lags().items()
             },
-            "known_behind_seconds": lambda: (
+            "callgauge_sequencer_known_behind_seconds": lambda: (
                 of_active(lambda each: to_seconds(wall_clock_ms() - each.known_ms))
                 if all(each.known_ms for each in self._shards)  # a new log knows no time yet
                 else {}
             ),
-            "term": lambda: of_active(lambda each: each.term),
-            "inputs_left_out": lambda: of_active(lambda each: len(each.left_out)),
-            "clock_difference_seconds": lambda: of_active(
+            "callgauge_sequencer_term": lambda: of_active(lambda each: each.term),
+            "callgauge_sequencer_inputs_left_out": lambda: of_active(
+                lambda each: len(each.left_out)
+            ),
+            "callgauge_sequencer_clock_difference_seconds": lambda: of_active(
                 lambda each: to_seconds(each.clock.difference_ms)
             ),
         }
-        for name, reader in gauges.items():
-            self._instruments.read_gauge(f"callgauge_sequencer_{name}", reader)
+        for name, value in gauges.items():
+            self._instruments.read_gauge(name, value)

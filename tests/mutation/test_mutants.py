@@ -373,7 +373,7 @@ a record that was deleted and came anew is taken for the old one
 + return True
 
 a recreated input keeps its generation
-  consumers/sequencer/identity.py, first tests/unit/sequencer/test_identity.py
+  consumers/sequencer/merge.py, first tests/unit/sequencer/test_identity.py
 - self.generation + 1, FROM_THE_FIRST
 + self.generation, FROM_THE_FIRST
 

@@ -69,7 +69,6 @@ class Brokers:
                 )
             )
         self.log: list[list[BrokerRecord]] = [[] for _ in range(PARTITIONS)]
-        self.recreated: list[InputPartition] = []
         self.partitions_ms = 0
         self.most: dict[Place, int] = {}
         self.asked_ms: int | None = None
@@ -79,7 +78,7 @@ class Brokers:
 
     def _end(self, place: Place, at_ms: int) -> int:
         """The end of an input at a time."""
-        read = max(0, self.inputs[place].log.handed)
+        read = max(0, self.inputs[place].handed)
         return read + sum(each.timestamp <= at_ms for each in self.waiting[place])
 
     def now_ms(self) -> int:
@@ -99,14 +98,12 @@ class Brokers:
         before.
         """
         for place, each in self.inputs.items():
-            if not each.log.is_placed:
+            if not each.is_placed:
                 self.asked_ms = self.now_ms_
                 each.begin(0, self.now_ms_)
             if self.asked_ms is not None:
-                each.told(self.asked_ms, self._end(place, self.asked_ms), each.log.handed)
-            count = min(
-                self.most.get(place, 10**6), self._end(place, self.now_ms_) - each.log.handed
-            )
+                each.told(self.asked_ms, self._end(place, self.asked_ms), each.handed)
+            count = min(self.most.get(place, 10**6), self._end(place, self.now_ms_) - each.handed)
             if count and not each.is_full:
                 assert each.put(self.waiting[place][:count], self.now_ms_)
                 del self.waiting[place][:count]

@@ -94,7 +94,7 @@ def _without_transactions() -> None:
         await asyncio.gather(*sent)
         return set()
 
-    _replace(Writer, "_start_producer", start)
+    _replace(Writer, "start", start)
     _replace(Writer, "_transaction", one_by_one)
 
     async def unclaimed(*_: Any) -> dict[int, int]:

@@ -56,5 +56,5 @@ def read(
         Record(offset, ms, topic=topic, partition=partition) for offset, ms in enumerate(times_ms)
     ]
     assert each.put(records, NOW_MS)
-    each.told(NOW_MS, len(times_ms) if end is None else end, each.log.handed)
+    each.told(NOW_MS, len(times_ms) if end is None else end, each.handed)
     return each

@@ -11,9 +11,9 @@ from tests.unit.sequencer.input_records import NOW_MS, Record, an_input, read
 
 def test_one_that_is_found_begins_at_its_first_record() -> None:
     each = an_input()
-    assert each.log.handed == FROM_THE_FIRST
+    assert each.handed == FROM_THE_FIRST
     each.begin(7, NOW_MS)
-    assert (each.next, each.position, each.log.is_placed) == (Next(0, 7), 7, True)
+    assert (each.next, each.position, each.is_placed) == (Next(0, 7), 7, True)
 
 
 def test_it_goes_on_behind_records_that_were_deleted_unread() -> None:
@@ -26,7 +26,7 @@ def test_reading_goes_on_with_the_record_before_if_it_is_known() -> None:
     each = an_input(place=Next(2, 5), witness=Witness.of(NOW_MS, b"call-1", b"{}"))
     each.begin(0, NOW_MS)
     assert each.position == 4
-    each.told(NOW_MS, 5, each.log.handed)
+    each.told(NOW_MS, 5, each.handed)
     each.settle()
     assert each.known_ms == 0, "nothing is known before it is seen"
     assert each.put([Record(4), Record(5)], NOW_MS)
@@ -40,7 +40,7 @@ def test_another_record_in_its_place_shows_another_log(other: Record) -> None:
     each = an_input(place=Next(2, 5), witness=Witness.of(NOW_MS, b"call-1", b"{}"))
     each.begin(0, NOW_MS)
     assert not each.put([other, Record(5)], NOW_MS)
-    assert not each.log.is_placed
+    assert not each.is_placed
     assert not each.records
     each.renew()
     assert each.next == Next(3, 0)
@@ -68,8 +68,8 @@ def test_a_place_whose_record_is_gone_proves_nothing_and_is_read_on() -> None:
 
 def test_an_end_below_what_was_read_is_another_logs() -> None:
     each = read(1, 2)
-    each.told(NOW_MS, 1, each.log.handed)
-    assert not each.log.is_placed
+    each.told(NOW_MS, 1, each.handed)
+    assert not each.is_placed
 
 
 def test_what_was_read_of_a_log_that_is_gone_is_of_its_generation() -> None:
@@ -77,6 +77,6 @@ def test_what_was_read_of_a_log_that_is_gone_is_of_its_generation() -> None:
     assert [record.offset for record in each.pop_until(None)[0]] == [0, 1]
     assert each.next == Next(0, 2)
     each.renew()
-    assert (each.next, each.log.handed) == (Next(1, 0), FROM_THE_FIRST)
+    assert (each.next, each.handed) == (Next(1, 0), FROM_THE_FIRST)
     each.begin(0, NOW_MS)
     assert each.position == 0, "nothing is known of a record in front of it"

@@ -57,7 +57,7 @@ def test_an_input_keeps_its_order_whatever_the_clocks_of_its_producers_say(
     found = merged(inputs, until_ms) + merged(inputs, None)
     for each in inputs:
         assert [record.offset for owner, record in found if owner is each] == list(
-            range(each.log.handed)
+            range(each.handed)
         )
 
 
@@ -74,9 +74,9 @@ def test_records_wait_for_an_input_that_lags() -> None:
 def test_what_is_older_than_all_that_an_input_may_still_have_need_not_wait_for_it() -> None:
     quiet = read(2)
     merged([quiet], None)
-    quiet.told(NOW_MS - 10, 1, quiet.log.handed)
+    quiet.told(NOW_MS - 10, 1, quiet.handed)
     quiet.settle()
-    quiet.told(NOW_MS - 1, 2, quiet.log.handed)
+    quiet.told(NOW_MS - 1, 2, quiet.handed)
     assert in_order_until_ms([quiet], NOW_MS) == NOW_MS - 10 - STAMP_MS
 
 
@@ -102,7 +102,7 @@ def test_before_the_first_answer_nothing_is_appended() -> None:
     assert in_order_until_ms([read(2), unknown], NOW_MS) == 0
     assert unknown.bound_ms(NOW_MS + PATIENCE_MS + 1) is None
     unknown.begin(0, NOW_MS + PATIENCE_MS)
-    unknown.told(NOW_MS + PATIENCE_MS, 1, unknown.log.handed)
+    unknown.told(NOW_MS + PATIENCE_MS, 1, unknown.handed)
     assert unknown.bound_ms(NOW_MS + PATIENCE_MS + 1) == 0, "it is only read from now on"
     unknown.lose(NOW_MS + PATIENCE_MS)
     assert unknown.bound_ms(NOW_MS + 2 * PATIENCE_MS) == 0, "another leader takes its time"
@@ -122,7 +122,7 @@ def test_an_input_far_ahead_is_not_read_on_and_the_others_wait_for_what_it_has_n
     full = an_input()
     full.begin(0, NOW_MS)
     full.put(records, NOW_MS)
-    full.told(NOW_MS, len(records), full.log.handed)
+    full.told(NOW_MS, len(records), full.handed)
     assert full.is_full
     late_ms = NOW_MS + 10 * PATIENCE_MS
     assert full.bound_ms(late_ms) == records[-1].timestamp, "however long that takes"
@@ -146,7 +146,7 @@ def test_all_is_known_up_to_the_moment_before_the_question_once_the_end_told_the
     None
 ):
     each = read(1, 2)
-    each.told(NOW_MS, 3, each.log.handed)
+    each.told(NOW_MS, 3, each.handed)
     merged([each], None)
     each.settle()
     assert each.known_ms == 2, "the third record may have any time from here on"
@@ -163,7 +163,7 @@ def test_a_record_whose_broker_had_no_processor_between_stamp_and_log_is_not_bel
 ):
     each = read()
     stalled_ms = 120  # with 25 threads on two processors
-    each.told(NOW_MS + stalled_ms, 0, each.log.handed)
+    each.told(NOW_MS + stalled_ms, 0, each.handed)
     each.settle()
     each.put([Record(0, NOW_MS)], NOW_MS)
     assert each.known_ms <= NOW_MS
@@ -180,7 +180,7 @@ def test_a_record_that_came_after_the_question_does_not_hold_it_up() -> None:
 def test_what_is_no_record_counts_by_the_clients_position() -> None:
     each = read(1)
     merged([each], None)
-    each.told(NOW_MS, 2, each.log.handed)
+    each.told(NOW_MS, 2, each.handed)
     each.settle()
     assert each.known_ms == 1
     each.position = 2  # the end of a transaction
@@ -190,7 +190,7 @@ def test_what_is_no_record_counts_by_the_clients_position() -> None:
 
 def test_known_time_is_that_of_the_hindmost_and_of_none_that_is_left_out() -> None:
     one, other = read(), read(source=AUDIT)
-    one.told(NOW_MS + PATIENCE_MS + 1, 0, one.log.handed)
+    one.told(NOW_MS + PATIENCE_MS + 1, 0, one.handed)
     one.settle()
     assert known_ms([one, other], NOW_MS + PATIENCE_MS) == 0
     assert known_ms([one, other], NOW_MS + PATIENCE_MS + 1) == NOW_MS + PATIENCE_MS + 1 - STAMP_MS
@@ -215,14 +215,14 @@ def test_known_time_is_never_above_a_record_that_is_not_appended(data: st.DataOb
         match data.draw(st.sampled_from(["written", "read", "asked", "step"])):
             case "written":
                 log.append(now_ms)
-            case "read" if len(log) > each.log.handed:
-                until = data.draw(st.integers(each.log.handed + 1, len(log)))
+            case "read" if len(log) > each.handed:
+                until = data.draw(st.integers(each.handed + 1, len(log)))
                 each.put(
-                    [Record(at, log[at], partition=number) for at in range(each.log.handed, until)],
+                    [Record(at, log[at], partition=number) for at in range(each.handed, until)],
                     now_ms,
                 )
             case "asked":
-                each.told(now_ms, len(log), each.log.handed)
+                each.told(now_ms, len(log), each.handed)
             case "step":
                 for owner, _ in merged(inputs, in_order_until_ms(inputs, now_ms)):
                     appended[owner.tp.partition] += 1
@@ -235,10 +235,10 @@ def test_known_time_is_never_above_a_record_that_is_not_appended(data: st.DataOb
 
 def test_lag_is_counted_from_the_last_moment_at_which_all_was_in_the_log() -> None:
     found = an_input()
-    found.told(NOW_MS, 5, found.log.handed)
+    found.told(NOW_MS, 5, found.handed)
     assert (found.lag_messages, found.lag_ms(NOW_MS)) == (5, 0), "found just now"
     each = read(1, 2)
-    each.told(NOW_MS, 5, each.log.handed)
+    each.told(NOW_MS, 5, each.handed)
     assert (each.lag_messages, each.lag_ms(NOW_MS)) == (5, NOW_MS - 1)
     merged([each], None)
     assert (each.lag_messages, each.lag_ms(NOW_MS)) == (3, NOW_MS - 2)

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
 from consumers.sequencer.identity import Witness
-from consumers.sequencer.merge import PATIENCE_MS, SILENT_MS, STAMP_MS
+from consumers.sequencer.merge import PATIENCE_MS, SILENT_MS, STAMP_MS, InputPartition
 from consumers.sequencer.reading import ONLOOKER, InputReader
 from consumers.sequencer.settings import SequencerSettings
 from schemas.closed_sets import InputSource
@@ -221,8 +221,12 @@ def records(first: int, end: int, *, value: bytes = b"{}") -> list[Record]:
     return [Record(at, NOW_MS + at, value=value) for at in range(first, end)]
 
 
+def an_input(reader: InputReader, source: InputSource = PIPECAT, number: int = 0) -> InputPartition:
+    return reader.inputs[TopicPartition(TOPIC_BY_SOURCE[source], number)]
+
+
 def waiting(reader: InputReader, source: InputSource = PIPECAT, number: int = 0) -> list[int]:
-    return [record.offset for record in reader.inputs[source, number].records]
+    return [record.offset for record in an_input(reader, source, number).records]
 
 
 async def test_all_partitions_of_all_inputs_are_read_from_their_first_records(
@@ -232,7 +236,7 @@ async def test_all_partitions_of_all_inputs_are_read_from_their_first_records(
     reader = await reading.start()
     await polls(reader)
     assert waiting(reader) == [5, 6, 7]
-    assert reader.inputs[PIPECAT, 0].next == Next(0, 5)
+    assert an_input(reader).next == Next(0, 5)
     assert not reader.missing
     assert not reading.lost
     reading.cluster.logs[TopicPartition("audit.events", 1)] = Log(0, records(0, 2))
@@ -247,7 +251,7 @@ async def test_a_successor_reads_on_from_the_place_in_the_log(reading: Reading) 
     reader = await reading.start(PIPECAT=(Next(2, 6), Witness.of(NOW_MS + 5, b"call-1", b"{}")))
     await polls(reader)
     assert waiting(reader) == [6, 7]
-    assert reader.inputs[PIPECAT, 0].log.generation == 2
+    assert an_input(reader).generation == 2
 
 
 @pytest.mark.parametrize(
@@ -264,10 +268,10 @@ async def test_a_log_that_is_another_is_read_from_its_first_record_when_the_old_
     reader = await reading.start(PIPECAT=(Next(2, 6), Witness.of(NOW_MS + 5, b"call-1", b"{}")))
     await polls(reader)
     assert [each["event"] for each in logged] == ["input_not_where_it_was"]
-    each = reader.inputs[PIPECAT, 0]
-    assert reader.recreated == [each]
+    each = an_input(reader)
+    assert each.is_recreated
     assert not each.records
-    reader.go_on(each)
+    each.renew()
     assert each.next == Next(3, 0)
     await polls(reader)
     assert waiting(reader) == [record.offset for record in log.records]
@@ -281,7 +285,7 @@ async def test_a_topic_that_was_away_for_a_moment_is_looked_at_again(reading: Re
     old = reading.cluster.logs.pop(TP)
     reading.cluster.look()
     assert reader.missing == ["pipecat.events"]
-    assert reader.inputs[PIPECAT, 0] in reader.waited_for(), "time waits for it"
+    assert an_input(reader) in reader.waited_for(), "time waits for it"
     reading.cluster.logs[TP] = old
     reading.cluster.look()
     await polls(reader)
@@ -291,7 +295,7 @@ async def test_a_topic_that_was_away_for_a_moment_is_looked_at_again(reading: Re
     reading.cluster.logs[TP] = Log(0, records(0, 5, value=b"[]"))
     reading.cluster.look()
     await polls(reader)
-    assert reader.recreated == [reader.inputs[PIPECAT, 0]]
+    assert an_input(reader).is_recreated
 
 
 async def test_a_log_that_took_the_place_of_another_during_a_silence_is_noticed(
@@ -300,17 +304,17 @@ async def test_a_log_that_took_the_place_of_another_during_a_silence_is_noticed(
     reading.cluster.logs[TP] = Log(0, records(0, 3))
     reader = await reading.start()
     await polls(reader)
-    each = reader.inputs[PIPECAT, 0]
+    each = an_input(reader)
     reading.clock.ms += SILENT_MS + 1
     await polls(reader)
     assert (waiting(reader), each.next) == ([0, 1, 2], Next(0, 0)), "it is the same"
     reading.clock.ms += SILENT_MS + 1
     reading.cluster.logs[TP] = Log(0, records(0, 9, value=b"[]"))
     await polls(reader)
-    assert reader.recreated == [each]
+    assert each.is_recreated
     assert waiting(reader) == [0, 1, 2], "nothing of the new one is taken for the old one's"
     each.pop_until(None)
-    reader.go_on(each)
+    each.renew()
     await polls(reader)
     assert waiting(reader) == list(range(9))
 
@@ -325,7 +329,7 @@ async def test_answers_that_are_always_late_are_taken(reading: Reading) -> None:
             reading.clock.ms += 2 * SILENT_MS
             await polls(reader, 1)
         assert waiting(reader) == list(range(end))
-    assert not reader.recreated
+    assert not an_input(reader).is_recreated
 
 
 async def test_records_that_were_deleted_unread_are_counted_and_told(
@@ -371,7 +375,7 @@ async def test_a_partition_that_is_not_known_yet_stops_the_time(reading: Reading
     reader.ask()
     await polls(reader)
     assert reader.partitions_ms < NOW_MS + 1_000
-    assert (AUDIT, 1) in reader.inputs, "the client looks at once"
+    assert an_input(reader, AUDIT, 1), "the client looks at once"
     reader.ask()
     await polls(reader)
     assert reader.partitions_ms == NOW_MS + 1_000
@@ -385,7 +389,7 @@ async def test_another_leader_than_the_one_that_is_read_stops_the_time(reading: 
     reader.ask()
     await polls(reader)
     assert reader.partitions_ms < NOW_MS + 1_000
-    assert reader.inputs[PIPECAT, 0].leader == 2, "the client looks at once"
+    assert an_input(reader).leader == 2, "the client looks at once"
 
 
 async def test_partitions_that_their_topic_has_no_more_are_not_waited_for(reading: Reading) -> None:
@@ -395,8 +399,8 @@ async def test_partitions_that_their_topic_has_no_more_are_not_waited_for(readin
     await polls(reader)
     del reading.cluster.logs[second]
     reading.cluster.look()
-    assert reader.inputs[AUDIT, 1] not in reader.waited_for()
-    assert reader.inputs[AUDIT, 0] in reader.waited_for()
+    assert an_input(reader, AUDIT, 1) not in reader.waited_for()
+    assert an_input(reader, AUDIT) in reader.waited_for()
 
 
 async def test_after_a_time_without_any_answer_each_input_has_its_patience_again(
@@ -441,8 +445,8 @@ async def test_time_waits_for_records_that_stand_in_the_log_and_that_readers_may
     reading.cluster.hidden.clear()
     reader.ask()
     await polls(reader)
-    reader.inputs[PIPECAT, 0].settle()
-    assert reader.inputs[PIPECAT, 0].settled_ms == NOW_MS
+    an_input(reader).settle()
+    assert an_input(reader).settled_ms == NOW_MS
 
 
 async def test_records_that_take_long_on_their_way_are_taken(

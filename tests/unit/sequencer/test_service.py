@@ -44,7 +44,6 @@ class Reader:
 
     def __init__(self, *inputs: InputPartition) -> None:
         self.inputs = {(each.source, each.tp.partition): each for each in inputs}
-        self.recreated: list[InputPartition] = []
         self.partitions_ms = 0
         self.missing: list[str] = []
         self.asked = 0
@@ -59,14 +58,10 @@ class Reader:
     def waited_for(self) -> list[InputPartition]:
         return list(self.inputs.values())
 
-    def go_on(self, each: InputPartition) -> None:
-        self.recreated.remove(each)
-        each.renew()
-
     def all_told(self, now_ms: int) -> None:
         self.partitions_ms = now_ms
         for each in self.inputs.values():
-            each.told(now_ms, each.log.handed, each.log.handed)
+            each.told(now_ms, each.handed, each.handed)
 
 
 class Writer:
@@ -80,7 +75,7 @@ class Writer:
 
     async def append(self, records: Iterable[tuple[InputPartition, Any]], known_ms: int) -> None:
         self.known_ms.append(known_ms)
-        if found := [(each.source, each.log.generation, record.offset) for each, record in records]:
+        if found := [(each.source, each.generation, record.offset) for each, record in records]:
             self.log.append(found)
 
     async def tick(self, tick: Tick) -> Sequence[int]:
@@ -171,7 +166,7 @@ async def test_before_the_events_of_a_new_generation_the_old_ones_and_a_tick_are
 
     await steps.step()
     await steps.step(251)  # so that no other tick is due
-    steps.reader.on_poll = lambda: steps.reader.recreated.append(each)
+    each.is_placed, each.is_recreated = False, True
     events, tick = await steps.step(10)
     assert events == [(PIPECAT, 0, 0), (PIPECAT, 0, 1)]
     assert tick.positions == {(PIPECAT, 0): Next(1, 0)}
