@@ -179,17 +179,12 @@ class LogWriter:
         Raises:
             AppendError: It could not.
         """
-        value, headers, batches = (
-            tick.value(),
-            [tick.header()],
-            _Batches(self._producer.create_batch),
-        )
+        batches = _Batches(self._producer.create_batch)
+        value, headers = tick.value(), [tick.header()]
         for number in self._share.numbers:
             batches.put(number, None, value, headers)
-        self._told_ms, self._left_out = (
-            dict.fromkeys(self._share.numbers, tick.known_ms),
-            tick.left_out,
-        )
+        self._told_ms = dict.fromkeys(self._share.numbers, tick.known_ms)
+        self._left_out = tick.left_out
         return await self._send(batches.by_partition, ())
 
     async def _send(
@@ -292,10 +287,8 @@ class LogEndFacts:
         if term > self._tick_term:  # ticks of a term before are void, or were in front of these
             self._tick_term, self._stamp_ms, self.known_ms, self.places = term, 0, 0, {}
         if term == self._tick_term:
-            self._stamp_ms, self.known_ms = (
-                max(self._stamp_ms, record.timestamp),
-                max(self.known_ms, tick.known_ms),
-            )
+            self._stamp_ms = max(self._stamp_ms, record.timestamp)
+            self.known_ms = max(self.known_ms, tick.known_ms)
             for place, reached in tick.positions.items():
                 self.places[place] = max(reached, self.places.get(place, reached))
         return term
@@ -305,15 +298,9 @@ class LogEndFacts:
         that it came before the tick.
         """
         older = Witness(None, self._stamp_ms + CLOCKS_MS)
-        return {
-            place: (
-                reached,
-                known[1]
-                if (known := self._witnesses.get(place)) and known[0] == reached
-                else older,
-            )
-            for place, reached in self.places.items()
-        }
+        known = {place: (reached, older) for place, reached in self.places.items()}
+        seen = self._witnesses.items()
+        return known | {place: each for place, each in seen if self.places.get(place) == each[0]}
 
 
 async def read_back(
@@ -333,10 +320,8 @@ async def read_back(
     found, topic, most = LogEndFacts(), kafka.topic(EVENTS_TOPIC), least_records
     async with onlooker(kafka, "sequencer-end", max_partition_fetch_bytes=FETCH_BYTES) as consumer:
         looking = [TopicPartition(topic, number) for number in share.numbers]
-        begins, ends = (
-            await consumer.beginning_offsets(looking),
-            await consumer.end_offsets(looking),
-        )
+        begins = await consumer.beginning_offsets(looking)
+        ends = await consumer.end_offsets(looking)
         firsts = {tp: max(begins[tp], ends[tp] - MAX_BACK_RECORDS) for tp in looking}
         while looking:
             ranges = {tp: (max(firsts[tp], ends[tp] - most), ends[tp]) for tp in looking}

@@ -11,10 +11,10 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
-from typing import Final, Never
+from typing import Any, Final, Never
 
 import structlog
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.errors import KafkaError
@@ -157,10 +157,8 @@ class Shard:
                 "while no call runs; one is enough."
             )
         found = await topic_settings(kafka, [EVENTS_TOPIC])
-        most, least = (
-            found.get(EVENTS_TOPIC, {}).get("max.message.bytes"),
-            self._settings.max_record_bytes + BESIDE_BYTES,
-        )
+        most = found.get(EVENTS_TOPIC, {}).get("max.message.bytes")
+        least = self._settings.max_record_bytes + BESIDE_BYTES
         if most is not None and int(most) < least:
             raise TopicsUnfitError(
                 f"Topic {kafka.topic(EVENTS_TOPIC)}: max.message.bytes is {most}, expected at "
@@ -251,7 +249,7 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._instruments = instruments
         self._shards: dict[Shard, asyncio.Task[None]] = {}
         self._failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
-        self._group: AIOKafkaConsumer | None = None
+        self._group: Any = None  # there is one before anything is given
         self._is_leaving = False
         self._read_gauges()
 
@@ -282,7 +280,7 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             what = "reading back the log" if self._shards else "joining its group"
             return (f"sequencer: {what}",)
         shards = self._kafka.topic(SEQUENCER_TOPIC)
-        if self._group is not None and not self._group.partitions_for_topic(shards):
+        if not self._group.partitions_for_topic(shards):
             return (
                 f"sequencer: the topic {shards} is not there, or may not be read, so nobody is "
                 "active",
@@ -328,20 +326,16 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         """Becomes active in these shards."""
-        # no other way
-        generation = self._group._coordinator.generation if self._group is not None else 0  # noqa: SLF001
-        self._begin({tp.partition for tp in assigned}, generation)
-
-    def _begin(self, numbers: set[int], generation: int) -> None:
         if self._is_leaving:
             return
-        for number in sorted(numbers):
+        generation = self._group._coordinator.generation  # noqa: SLF001  # no other way
+        for number in sorted(tp.partition for tp in assigned):
             shard = Shard(self._kafka, self._settings, self._instruments, number, generation)
             self._shards[shard] = task = asyncio.create_task(
                 self._work(shard), name=f"shard {number}"
             )
             task.add_done_callback(self._on_done)
-        if not numbers:
+        if not assigned:
             log.info("sequencer_standing_by", group=self._settings.group_id)
             self.ready.set()
 
@@ -351,22 +345,18 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         """
         group, tp = self._group, TopicPartition(self._kafka.topic(SEQUENCER_TOPIC), shard.number)
         # no other way
-        former = await group._coordinator.fetch_committed_offsets([tp]) if group is not None else {}  # noqa: SLF001
+        former = await group._coordinator.fetch_committed_offsets([tp])  # noqa: SLF001
         least_term = int(former[tp].metadata or 0) if tp in former else 0
 
         async def begun() -> None:
-            if group is not None:
-                # the group reassigns, and another term begins
-                with suppress(KafkaError, TimeoutError):
-                    await in_time(CLOSE_SECONDS, group.commit({tp: (0, str(shard.term))}))
-            self._look_whether_ready()
+            # the group reassigns, and another term begins
+            with suppress(KafkaError, TimeoutError):
+                await in_time(CLOSE_SECONDS, group.commit({tp: (0, str(shard.term))}))
+            # one that is given up may still come here
+            if self._shards and all(each.is_active for each in self._shards):
+                self.ready.set()
 
         await shard.run(least_term, begun)
-
-    def _look_whether_ready(self) -> None:
-        # one that is given up may still come here
-        if self._shards and all(each.is_active for each in self._shards):
-            self.ready.set()
 
     async def _join(self, ending: AsyncExitStack) -> None:
         settings = self._settings
@@ -392,15 +382,11 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         there are none.
         """
         while True:
-            if self._group is None:
-                await asyncio.Event().wait()
-            else:
-                await self._group.getone()
+            await self._group.getone()
 
     async def _leave(self) -> None:
-        if self._group is not None:
-            with suppress(TimeoutError):
-                await in_time(CLOSE_SECONDS, self._group.stop())
+        with suppress(TimeoutError):
+            await in_time(CLOSE_SECONDS, self._group.stop())
 
     async def _let_go(self) -> None:
         shards, self._shards = self._shards, {}
@@ -436,11 +422,14 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
     def _read_gauges(self) -> None:
         def of_active(value: Callable[[Shard], float]) -> dict[tuple[str, ...], float]:
-            return (
-                {(): max(value(each) for each in self._shards)}
-                if self._shards and self.ready.is_set()
-                else {}
-            )
+            if not self._shards or not self.ready.is_set():
+                return {}
+            return {(): max(value(each) for each in self._shards)}
+
+        def known_behind() -> dict[tuple[str, ...], float]:
+            if not all(each.known_ms for each in self._shards):  # a new log knows no time yet
+                return {}
+            return of_active(lambda each: to_seconds(wall_clock_ms() - each.known_ms))
 
         gauges: dict[str, Callable[[], dict[tuple[str, ...], float]]] = {
             "callgauge_sequencer_lag_messages": lambda: {
@@ -449,11 +438,7 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             "callgauge_sequencer_lag_seconds": lambda: {
                 (topic,): to_seconds(age_ms) for topic, (_, age_ms) in self._lags().items()
             },
-            "callgauge_sequencer_known_behind_seconds": lambda: (
-                of_active(lambda each: to_seconds(wall_clock_ms() - each.known_ms))
-                if all(each.known_ms for each in self._shards)  # a new log knows no time yet
-                else {}
-            ),
+            "callgauge_sequencer_known_behind_seconds": known_behind,
             "callgauge_sequencer_term": lambda: of_active(lambda each: each.term),
             "callgauge_sequencer_inputs_left_out": lambda: of_active(
                 lambda each: len(each.left_out)

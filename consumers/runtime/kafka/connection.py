@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, errors
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.client import CoordinationType
 from aiokafka.conn import AIOKafkaConnection, collect_hosts, create_conn
-from aiokafka.errors import KafkaError, SaslAuthenticationFailed, TopicAuthorizationFailedError
+from aiokafka.errors import KafkaError
 from aiokafka.partitioner import murmur2
 from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.metadata import MetadataRequest_v5
 from aiokafka.protocol.types import Array, Boolean, Int16, Int32, Schema, String
 from pydantic import BaseModel, ConfigDict, Field
@@ -26,19 +29,11 @@ from consumers.runtime.kafka.batches import read_tolerantly
 from consumers.runtime.kafka.security import Mistake, SecuritySettings
 from consumers.runtime.kafka.token_file import TokenError
 from consumers.runtime.process import OperatorError, pause_unless
+from consumers.runtime.registry import Instruments
 from schemas.topics import MAX_BATCH_BYTES, MAX_TRANSACTION_MS
 
 if TYPE_CHECKING:
     from faststream.kafka import KafkaBroker
-from dataclasses import dataclass
-from operator import itemgetter
-
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.client import CoordinationType
-from aiokafka.errors import IncompatibleBrokerVersion
-from aiokafka.protocol.coordination import FindCoordinatorRequest
-
-from consumers.runtime.registry import Instruments
 
 # Explains to a person why a broker cannot be used: the symptom and the remedy.
 #
@@ -92,45 +87,26 @@ def explained(error: BaseException, security: SecuritySettings) -> Explanation:
         error: An error of aiokafka, of TLS or of the network.
         security: The client's credentials.
     """
-    if isinstance(error, TimeoutError | errors.RequestTimedOutError):
-        remedy = "Check the address, the network, and that the broker runs and is not overloaded."
-        return Explanation("no answer in time", remedy, answers=False)
-    if isinstance(
-        error,
-        ssl.SSLError
-        | TokenError
-        | errors.BrokerResponseError
-        | NoBrokersError
-        | UnreachableNamesError,
-    ):
-        return _explanation_of(error, security)
-    if isinstance(error, errors.KafkaConnectionError) and error.__cause__ is not None:
-        return _closed(error.__cause__, security)
-    if isinstance(error, ConnectionResetError):
-        return _closed(error, security)
-    if isinstance(error, socket.gaierror):
-        remedy = "Check the address, and the name service of this machine."
-        return Explanation("the host name is not known", remedy, answers=False)
-    seen = _system_text(error) if isinstance(error, OSError) else _text(error)
-    return Explanation(seen, "Check the address, and that the broker runs.", answers=False)
-
-
-def _explanation_of(error: BaseException, security: SecuritySettings) -> Explanation:
-    """Explains an error of TLS, of the login or of a request."""
     match error:
+        case TimeoutError() | errors.RequestTimedOutError():
+            remedy = (
+                "Check the address, the network, and that the broker runs and is not overloaded."
+            )
+            return Explanation("no answer in time", remedy, answers=False)
         case ssl.SSLCertVerificationError():
             return _untrusted(error, security)
-        case ssl.SSLError():
+        case ssl.SSLError() | ConnectionResetError():
             return _closed(error, security)
+        case errors.KafkaConnectionError() if error.__cause__ is not None:
+            return _closed(error.__cause__, security)
         case TokenError():
             return Explanation(
                 f"asks for a token, and there is {_text(error)}",
                 "Write a fresh token into the file.",
             )
         case errors.SaslAuthenticationFailed():
-            detail = str(error.args[0]) if error.args else _text(error)
             return Explanation(
-                f"refuses the login of {security.who} with {security.mechanism}: {detail}",
+                f"refuses the login of {security.who} with {security.mechanism}: {_text(error)}",
                 "Check security.username and the password, and that this user exists there for "
                 "this mechanism.",
             )
@@ -154,17 +130,25 @@ def _explanation_of(error: BaseException, security: SecuritySettings) -> Explana
                 "names no broker of its cluster", "Wait until the cluster is up, and start again."
             )
         case UnreachableNamesError():
-            why = (
-                explained(error.__cause__, security).seen
-                if error.__cause__ is not None
-                else "unreachable"
-            )
+            cause = error.__cause__ or KafkaError("unreachable")
             return Explanation(
-                f"sends us on to {_text(error)}, of which the last one: {why}",
+                f"sends us on to {_text(error)}, of which the last one: "
+                f"{explained(cause, security).seen}",
                 "Set the broker's advertised.listeners to addresses that can be, for this "
                 "listener.",
             )
-    return _refused(error, security)
+        case errors.BrokerResponseError():
+            return _refused(error, security)
+        case socket.gaierror():
+            remedy = "Check the address, and the name service of this machine."
+            return Explanation("the host name is not known", remedy, answers=False)
+        case ConnectionRefusedError():
+            seen = "nothing listens there"  # asyncio's own text names the address once more
+        case OSError():
+            seen = error.strerror or _text(error)
+        case _:
+            seen = _text(error)
+    return Explanation(seen, "Check the address, and that the broker runs.", answers=False)
 
 
 def _untrusted(error: ssl.SSLCertVerificationError, security: SecuritySettings) -> Explanation:
@@ -208,14 +192,14 @@ def _closed(cause: BaseException, security: SecuritySettings) -> Explanation:
     if isinstance(cause, ssl.SSLError) and "ALERT" in (cause.reason or ""):
         alert = (cause.reason or "").lower().replace("_", " ")
         remedy = (
-            "Set security.cert_file and security.key_file: this port probably wants a client "
-            "certificate."
-            if security.cert_file is None
-            else (
-                f"Check that the brokers trust the CA that signed {security.cert_file}, and that "
-                "it has not expired."
-            )
+            f"Check that the brokers trust the CA that signed {security.cert_file}, and that it has "
+            "not expired."
         )
+        if security.cert_file is None:
+            remedy = (
+                "Set security.cert_file and security.key_file: this port probably wants a client "
+                "certificate."
+            )
         return Explanation(f"ends the TLS handshake: {alert}", remedy)
     if has_tls and isinstance(cause, ssl.SSLError | ConnectionResetError):
         return Explanation(
@@ -258,21 +242,10 @@ def _names_in(arg: object) -> tuple[object, ...]:
     return tuple(arg) if isinstance(arg, set | frozenset | list | tuple) else (arg,)
 
 
-def _system_text(error: OSError) -> str:
-    # asyncio's own text names the address, which the sentence has already.
-    return (
-        "nothing listens there"
-        if isinstance(error, ConnectionRefusedError)
-        else error.strerror or _text(error)
-    )
-
-
 def _text(error: BaseException) -> str:
-    shown = (
-        "; ".join(str(arg) for arg in error.args)
-        if isinstance(error, errors.KafkaError)
-        else str(error)
-    )
+    shown = str(error)
+    if isinstance(error, KafkaError):  # its own text begins with its class
+        shown = "; ".join(map(str, error.args))
     return shown or type(error).__name__
 
 
@@ -373,31 +346,6 @@ class TopicsRequest(Request[MetadataRequest_v5 | _TopicsRequest]):  # type: igno
         return MetadataRequest_v5(self._topics, allow_auto_topic_creation=False)
 
 
-@asynccontextmanager
-async def first_contact(
-    options: Mapping[str, Any], client_id: str
-) -> AsyncIterator[AIOKafkaConnection]:
-    """Connects to the first address that answers, logs in, and checks that the cluster's own
-    addresses can be reached.
-
-    Args:
-        options: Options of any client of aiokafka.
-        client_id: The client's name.
-
-    Raises:
-        NoContactError: No address can be used.
-    """
-    connecting = {"client_id": client_id, "request_timeout_ms": ANSWER_MS, **options}
-    hosts = collect_hosts(connecting.pop("bootstrap_servers"), randomize=False)
-    connection = await _first_that_opens(
-        [(host, port) for host, port, _ in hosts], partial(_opened, connecting)
-    )
-    try:
-        yield connection
-    finally:
-        await connection.close()
-
-
 async def _first_that_opens(
     addresses: Iterable[tuple[str, int]],
     opening: Callable[[str, int], Awaitable[AIOKafkaConnection]],
@@ -412,7 +360,7 @@ async def _first_that_opens(
         # ValueError: no host name, or a false proof
         except (OSError, KafkaError, TimeoutError, ValueError) as error:
             causes.append((f"{host}:{port}", error))
-            if isinstance(error, SaslAuthenticationFailed):
+            if isinstance(error, errors.SaslAuthenticationFailed):
                 break  # the others would say the same, and may lock the user out
     raise NoContactError(causes)
 
@@ -623,15 +571,23 @@ class KafkaSettings(BaseModel):
 
     @asynccontextmanager
     async def first_contact(self, role: str) -> AsyncIterator[AIOKafkaConnection]:
-        """Connects and logs in without a client of aiokafka, so that a failure has its cause.
+        """Connects to the first address that answers and logs in without a client of aiokafka, so
+        that a failure has its cause. One of the cluster's own addresses can be reached, too.
 
         Raises:
             KafkaUnreachableError: No broker can be used. The text has the cause.
         """
+        connecting = {"client_id": self._client_name(role), "request_timeout_ms": ANSWER_MS}
+        connecting |= self.security.client_options()
+        hosts = collect_hosts(self.bootstrap_servers, randomize=False)
+        addresses = [(host, port) for host, port, _ in hosts]
         try:
-            async with first_contact(self.client_options(), self._client_name(role)) as connection:
+            connection = await _first_that_opens(addresses, partial(_opened, connecting))
+            try:
                 self.security.let_in()
                 yield connection
+            finally:
+                await connection.close()
         except (NoContactError, KafkaError, TimeoutError) as error:
             raise self.unreachable(error) from error
 
@@ -639,16 +595,14 @@ class KafkaSettings(BaseModel):
         """Returns the error to show when a client could not connect, or was refused something.
 
         Args:
-            error: The error of aiokafka or `first_contact`.
+            error: The error of aiokafka, or `NoContactError`.
 
         Returns:
             A `KafkaRefusedError` if a broker answered with a refusal.
         """
-        causes = (
-            error.causes
-            if isinstance(error, NoContactError)
-            else ((self.bootstrap_servers, error),)
-        )
+        causes: Sequence[tuple[str, BaseException]] = ((self.bootstrap_servers, error),)
+        if isinstance(error, NoContactError):
+            causes = error.causes
         told = [(address, cause, explained(cause, self.security)) for address, cause in causes]
         for address, cause, each in told:
             if each.answers:
@@ -709,13 +663,9 @@ async def partition_counts(kafka: KafkaSettings, names: Iterable[str]) -> Mappin
     async with kafka.first_contact("topics") as connection:
         answer = await connection.send(request)
     topics = answer.to_object()["topics"]
-    hidden = [
-        topic["topic"]
-        for topic in topics
-        if topic["error_code"] == TopicAuthorizationFailedError.errno
-    ]
-    if hidden:
-        raise kafka.unreachable(TopicAuthorizationFailedError(hidden))
+    refusal = errors.TopicAuthorizationFailedError
+    if hidden := [topic["topic"] for topic in topics if topic["error_code"] == refusal.errno]:
+        raise kafka.unreachable(refusal(hidden))
     return counts_in(topics, kafka, wanted)
 
 
@@ -883,7 +833,7 @@ async def settings_of(
     asked = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in names]
     try:
         answers: list[Any] = await admin.describe_configs(asked)
-    except IncompatibleBrokerVersion:  # a broker older than the question
+    except errors.IncompatibleBrokerVersion:  # a broker older than the question
         return {}
     # What an entry is, after its name and value, depends on the broker's version.
     return {
@@ -906,8 +856,7 @@ _COORDINATION: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
+class Needs(NamedTuple):
     """Operations of a process on the cluster.
 
     Attributes:
@@ -968,15 +917,14 @@ def _missing_on_topics(
     topics: Iterable[Mapping[str, Any]], needed: Mapping[str, frozenset[str]]
 ) -> list[str]:
     lines = []
-    for topic in sorted(topics, key=itemgetter("topic")):
+    for topic in sorted(topics, key=lambda topic: topic["topic"]):
         name, rights = topic["topic"], topic.get("authorized_operations", UNKNOWN_RIGHTS)
         if topic["error_code"] == errors.TopicAuthorizationFailedError.errno:
             rights = 0
         elif topic["error_code"] or rights == UNKNOWN_RIGHTS:
             continue
-        if lacking := [
-            operation for operation in sorted(needed[name]) if not rights & _BITS[operation]
-        ]:
+        lacking = [each for each in sorted(needed[name]) if not rights & _BITS[each]]
+        if lacking:
             lines.append(f"topic {name}: {', '.join(lacking)}")
     return lines
 

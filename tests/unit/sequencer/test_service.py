@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -189,9 +188,36 @@ async def test_inputs_without_an_answer_are_named_and_time_goes_on() -> None:
 # The role.
 
 
+class Group:
+    """The client as a member of the group, which knows of no term."""
+
+    def __init__(self) -> None:
+        self._coordinator = self
+        self.generation = 1
+        self.shards: set[int] | None = {0}
+
+    async def fetch_committed_offsets(self, _: object) -> dict[TopicPartition, Any]:
+        return {}
+
+    async def commit(self, offsets: dict[TopicPartition, tuple[int, str]]) -> None:
+        assert offsets == {TopicPartition("t.sequencer", 0): (0, "3")}
+
+    async def getone(self) -> None:
+        await asyncio.Event().wait()
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        return self.shards if topic == "t.sequencer" else None
+
+
+def a_role(instruments: Instruments) -> Sequencer:
+    role = Sequencer(KAFKA, SequencerSettings(), instruments)
+    role._group = Group()
+    return role
+
+
 @pytest.fixture
 async def role() -> Sequencer:
-    return Sequencer(KAFKA, SequencerSettings(), Instruments(CollectorRegistry(), ["sequencer"]))
+    return a_role(Instruments(CollectorRegistry(), ["sequencer"]))
 
 
 async def test_it_is_not_ready_before_the_group_has_answered_and_standing_by_is_no_problem(
@@ -214,12 +240,8 @@ async def test_without_the_topic_that_is_shared_out_nobody_is_active_and_each_sa
     role: Sequencer,
 ) -> None:
     await role.on_partitions_assigned(set())
-    there: set[int] | None = {0}
-    role._group = SimpleNamespace(
-        partitions_for_topic=lambda topic: there if topic == "t.sequencer" else None
-    )
     assert not role.problems()
-    there = None
+    role._group.shards = None
     assert list(role.problems()) == [
         "sequencer: the topic t.sequencer is not there, or may not be read, so nobody is active"
     ]
@@ -288,10 +310,10 @@ async def test_a_shard_that_fails_ends_the_role(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(service, "Shard", Failing)
     monkeypatch.setattr(service, "partition_counts", counts)
-    role = Sequencer(KAFKA, SequencerSettings(), Instruments(CollectorRegistry(), ["sequencer"]))
+    role = a_role(Instruments(CollectorRegistry(), ["sequencer"]))
 
     async def join(_ending: Any) -> None:
-        role._begin({0}, 1)
+        await role.on_partitions_assigned({TopicPartition("t.sequencer", 0)})
 
     monkeypatch.setattr(role, "_join", join)
     with pytest.raises(TopicsUnfitError, match="gone"):
@@ -308,7 +330,7 @@ async def test_the_page_shows_what_an_active_one_knows_and_nothing_of_one_that_s
     monkeypatch.setattr(service, "Shard", FakeShard)
     monkeypatch.setattr(service, "wall_clock_ms", lambda: NOW_MS + 2_000)
     instruments = Instruments(CollectorRegistry(), ["sequencer"])
-    role = Sequencer(KAFKA, SequencerSettings(), instruments)
+    role = a_role(instruments)
 
     def shown() -> dict[str, float]:
         instruments.refresh()

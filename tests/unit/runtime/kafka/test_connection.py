@@ -430,17 +430,18 @@ class RightsBroker:
             0, self._coordinators[prepared.coordinator_key], "", 1, "h", 1
         )
 
+    async def close(self) -> None: ...
+
     def _parts(self, name: str, code: int) -> list[Any]:
         count = 0 if code else self._partitions.get(name, 4)
         return [(0, number, 1, 0, [1], [1], []) for number in range(count)]
 
 
 async def missing(monkeypatch: pytest.MonkeyPatch, broker: RightsBroker, needs: Needs) -> list[str]:
-    @asynccontextmanager
-    async def contact(*_: object) -> AsyncIterator[RightsBroker]:
-        yield broker
+    async def opens(*_: object) -> RightsBroker:
+        return broker
 
-    monkeypatch.setattr(kafka_module, "first_contact", contact)
+    monkeypatch.setattr(kafka_module, "_first_that_opens", opens)
     try:
         await require_access(KafkaSettings(topic_prefix="p.", security=LOGIN), needs)
     except KafkaRefusedError as error:

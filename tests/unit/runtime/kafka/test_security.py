@@ -6,9 +6,11 @@ import asyncio
 import re
 import ssl
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -341,8 +343,7 @@ class Watching:
             self.pauses.append(seconds)
             await asyncio.sleep(0)
 
-        @asynccontextmanager
-        async def contact(_options: Any, _client_id: str) -> AsyncIterator[None]:
+        async def opens(*_: object) -> SimpleNamespace:
             if self.trials:
                 self.problems.append(self.watch.problems())
             outcome = outcomes[self.trials]
@@ -351,10 +352,10 @@ class Watching:
                 self.stop.set()
             if outcome is not None:
                 raise NoContactError([(ADDRESS, outcome)])
-            yield
+            return SimpleNamespace(close=partial(asyncio.sleep, 0))
 
         monkeypatch.setattr(login_watch, "pause_unless", pause)
-        monkeypatch.setattr(login_watch, "first_contact", contact)
+        monkeypatch.setattr(login_watch, "_first_that_opens", opens)
 
     async def follow(self) -> list[str]:
         """Runs to the end; returns the names of the logged lines, in order. Keeps the problems
