@@ -151,30 +151,19 @@ class Wakeups:
 # Remembers closed calls, so that a late record of one opens no second call of its name.
 
 
-class ClosedCalls:
-    """The ids of the calls that closed last."""
+class ClosedCalls(OrderedDict[str, None]):
+    """The ids of the calls that closed last, of so many."""
 
     def __init__(self, most: int) -> None:
-        """Starts without closed calls.
-
-        Args:
-            most: Closed calls that are remembered.
-        """
+        super().__init__()
         self._most = most
-        self._ids: OrderedDict[str, None] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def __contains__(self, conversation_id: str) -> bool:
-        return conversation_id in self._ids
 
     def close(self, conversation_id: str) -> None:
         """Notes that a call has closed."""
-        self._ids.pop(conversation_id, None)
-        self._ids[conversation_id] = None
-        if len(self._ids) > self._most:
-            self._ids.popitem(last=False)
+        self[conversation_id] = None
+        self.move_to_end(conversation_id)
+        if len(self) > self._most:
+            self.popitem(last=False)
 
 
 # Events whose own time is far from the broker's timestamp of their record: signs of a wrong clock.
@@ -239,6 +228,8 @@ class PartitionEvaluator:
     open, so it has to say both: `evict` and `has_closed`.
 
     Attributes:
+        limits: Bounds of the calls.
+        goals: Source of the calls' goal sets, and the rules of judging.
         redactor: Redacts every text that leaves.
         evicted: Calls that are over because too many were open, and have not closed: the offset of
             the record that opened another.
@@ -270,8 +261,8 @@ class PartitionEvaluator:
             partition: Its number, for the rows.
         """
         self._partition = partition
-        self._limits = limits
-        self._goals = goals or ChosenGoals()
+        self.limits = limits
+        self.goals = goals or ChosenGoals()
         self._code_version = code_version
         self._writes_transcripts = writes_transcripts
         self.redactor = redactor or Redactor()
@@ -380,20 +371,20 @@ class PartitionEvaluator:
                 with the odd revision there.
         """
         out: list[Effect] = []
-        revision = self.base + (
-            revision_at(self._place) + 1 if place is None else revision_at(place)
-        )
+        revision = self.base + revision_at(self._place) + 1
+        if place is not None:
+            revision = self.base + revision_at(place)
         self._now_ms = max(self._now_ms, now_ms)
         while (call := self._wakeups.next_due(now_ms, self._calls)) is not None:
             call.decides_as(revision)
-            while _is_open(call) and call.next_decision_ms <= now_ms:
+            while not call.is_closing and call.next_decision_ms <= now_ms:
                 call.advance(now_ms, out)
                 out += call.redactor.drain_counts()
             call.publish(out)
-            if _is_open(call):
-                self._wakeups.schedule(call, max(call.next_decision_ms, now_ms + 1))
-            else:
+            if call.is_closing:
                 self._end(call)
+            else:
+                self._wakeups.schedule(call, max(call.next_decision_ms, now_ms + 1))
         return out
 
     def pass_gap(self, from_ms: int, until_ms: int) -> None:
@@ -405,7 +396,7 @@ class PartitionEvaluator:
         right: time goes on from its end.
         """
         for call in self._calls.values():
-            if _is_open(call):
+            if not call.is_closing:
                 call.pass_gap(from_ms, until_ms)
                 self._wakeups.schedule(call, call.next_decision_ms)
 
@@ -482,15 +473,15 @@ class PartitionEvaluator:
         self._wakeups.schedule(call, call.next_decision_ms)
 
     def _opened(self, arrival: Arrival, out: list[Effect]) -> Call:
-        is_full = len(self._calls) - len(self._closing) >= self._limits.max_open_calls
+        is_full = len(self._calls) - len(self._closing) >= self.limits.max_open_calls
         if is_full and (evicted := self._eviction.next(self._calls)) is not None:
             out.append(Count("callgauge_limits_hit_total", ("open_calls",)))
             self.evict(evicted.conversation_id, arrival)
         call = self._calls[arrival.conversation_id] = Call(
             arrival,
-            self._limits,
+            self.limits,
             self._code_version,
-            self._goals,
+            self.goals,
             writes_transcript=self._writes_transcripts,
             redactor=self.redactor,
             counts=arrival.conversation_id not in self.lacking,
@@ -525,10 +516,6 @@ class PartitionEvaluator:
             self.lacking.discard(call.conversation_id)
             self._forget(call)
         return call.is_closed
-
-
-def _is_open(call: Call) -> bool:
-    return not call.is_closing
 
 
 # Folds recorded calls through the live engine without a broker, for the `context` command and for

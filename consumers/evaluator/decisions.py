@@ -19,6 +19,7 @@ from consumers.engine.effects import (
     PublishWords,
     RequestVerdict,
 )
+from consumers.evaluator.refusals import report_misread
 from consumers.runtime.registry import Instruments
 from schemas.judging import JudgeRequest
 from schemas.owners import WRITER_HEADER, PartitionRow
@@ -322,15 +323,12 @@ class Outlet:
 # Carries out the effects of the engine: one `match`.
 
 
-def carry_out(
-    effects: Iterable[Effect], instruments: Instruments, report: Callable[[NotUnderstood], None]
-) -> list[Written]:
+def carry_out(effects: Iterable[Effect], instruments: Instruments) -> list[Written]:
     """Adds counts to the metrics and returns the records to write.
 
     Args:
         effects: Effects of one step, as the engine returned them.
-        instruments: Take the counts.
-        report: Takes records that are not understood.
+        instruments: Take the counts, and the kinds of records that are not understood.
 
     Returns:
         The records in order. The closed row of a call comes after all its other rows and its
@@ -348,7 +346,7 @@ def carry_out(
             case Count(metric, labels, by):
                 instruments.inc(metric, labels, by)
             case NotUnderstood():
-                report(effect)
+                report_misread(effect, instruments)
             case _:
                 assert_never(effect)
     return records

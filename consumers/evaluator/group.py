@@ -67,12 +67,14 @@ class GroupWatch:
         """Returns the members that are no evaluators of this installation; none if the broker does
         not say.
         """
-        return [each for each in await self._members() if self._is_stranger(each)]
-
-    def _is_stranger(self, member: Member) -> bool:
         # While the members reassign the partitions, the coordinator does not say what they
         # subscribe to.
-        return not member.client.endswith("-evaluator") or member.topics not in (None, self._topics)
+        ours = None, self._topics
+        return [
+            each
+            for each in await self._members()
+            if not each.client.endswith("-evaluator") or each.topics not in ours
+        ]
 
     async def blame(self) -> str:
         """Returns sentences for an error that others in the group may have caused, with a blank
@@ -88,9 +90,8 @@ class GroupWatch:
         if strangers := await self.strangers():
             said += (
                 f" Members of the group {self._group_id} that are no evaluators of this "
-                f"installation: {named(strangers)}. Stop these "
-                "programs, or give them a group of their own: then the partitions come back by "
-                "themselves, and what was committed "
+                f"installation: {named(strangers)}. Stop these programs, or give them a group of "
+                "their own: then the partitions come back by themselves, and what was committed "
                 "meanwhile is read."
             )
         return said
@@ -102,10 +103,9 @@ class GroupWatch:
                 "group_has_strangers",
                 group=self._group_id,
                 seen=named(strangers),
-                what_happens_now="They are given partitions that no evaluator reads "
-                "then: the calls in them "
-                "stand still. What they commit "
-                "is not obeyed: the records are read once the partitions are ours again.",
+                what_happens_now="They are given partitions that no evaluator reads then: the "
+                "calls in them stand still. What they commit is not obeyed: the records are read "
+                "once the partitions are ours again.",
                 what_to_do="Stop these programs, or give them a group of their own.",
             )
 
@@ -130,10 +130,8 @@ class GroupWatch:
                 f"{twin} has joined the group {self._group_id} with the instance name of this "
                 f"process on {socket.gethostname()}"
             ),
-            what_happens_now="This process gives up its partitions and reads "
-            "nothing as long as the other one "
-            "is there; the other one "
-            "evaluates them.",
+            what_happens_now="This process gives up its partitions and reads nothing as long as "
+            "the other one is there; the other one evaluates them.",
             what_to_do=(
                 "Give every evaluator a name of its own in the setting evaluator_instance, or "
                 "none, and restart this one."

@@ -26,7 +26,6 @@ from consumers.evaluator.decisions import (
 )
 from consumers.evaluator.partition import FOLD_SECONDS, Partition
 from consumers.evaluator.recovery import Recovery
-from consumers.evaluator.refusals import MisreadRecords
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.version import version_of
 from consumers.log.commits import NotWrittenError
@@ -72,22 +71,17 @@ class FileEvaluator:
         self._settings = settings
         self._instruments = instruments
         self._outbox = Outbox(to_seconds(settings.write_interval_ms))
-        redactor, chosen = Redactor(settings.redaction), ChosenGoals(goals, settings.goals)
         evaluator = PartitionEvaluator(
             settings.limits,
             settings.code_version,
-            chosen,
+            ChosenGoals(goals, settings.goals),
             writes_transcripts=settings.writes_transcripts,
-            redactor=redactor,
+            redactor=Redactor(settings.redaction),
         )
         self.partition = Partition(
             Outlet(0, str, self._outbox),
             evaluator,
-            settings.limits,
             instruments,
-            redactor,
-            MisreadRecords(instruments),
-            chosen,
             version_of(settings),
             FileTicks(),
         )

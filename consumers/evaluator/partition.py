@@ -11,12 +11,9 @@ import structlog
 from consumers.engine.admission import Arrival, admit, unfit_bytes
 from consumers.engine.effects import Effect
 from consumers.engine.evaluator import PartitionEvaluator
-from consumers.engine.goals.progress import ChosenGoals
-from consumers.engine.limits import Limits
-from consumers.engine.redaction.redactor import Redactor
 from consumers.evaluator.decisions import Outlet, Trip, Written, carry_out
 from consumers.evaluator.recovery import Recovering, Recovery, Withheld
-from consumers.evaluator.refusals import LOG, MisreadRecords, Refusals, not_of_the_log
+from consumers.evaluator.refusals import LOG, Refusals, not_of_the_log
 from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.log import Begin, Event, LogError, LogReader, Tick
@@ -69,11 +66,7 @@ class Partition:
         self,
         outlet: Outlet,
         evaluator: PartitionEvaluator,
-        limits: Limits,
         instruments: Instruments,
-        redactor: Redactor | None = None,
-        misread: MisreadRecords | None = None,
-        goals: ChosenGoals | None = None,
         version: str = "test",
         reader: LogReader | None = None,
     ) -> None:
@@ -85,11 +78,8 @@ class Partition:
         self.last_ms = 0
         self.last_event_ms: dict[str, int] = {}
         self.evaluator = evaluator
-        self.goals = goals or ChosenGoals()
-        self._limits = limits
+        self.goals = evaluator.goals
         self._instruments = instruments
-        self._redactor = redactor or Redactor()
-        self._misread = misread or MisreadRecords(instruments)
         self._refusals = Refusals(instruments)
         self._own_version = self._version = version
         self._reader = reader or LogReader()
@@ -98,7 +88,7 @@ class Partition:
         self._recovering: Recovering | None = None
         self._again: Iterator[Written] | None = None
         self._row_at = time.monotonic()
-        self._counted = (0, 0, 0)
+        self._counted: dict[str, int] = {}
 
     @property
     def is_recovering(self) -> bool:
@@ -209,7 +199,7 @@ class Partition:
             self._instruments.inc("callgauge_events_total", (source.value, "replayed"))
             if recovering.skips(event):
                 return
-        arrival = admit(source, event, self._limits, self._redactor)
+        arrival = admit(source, event, self.evaluator.limits, self.evaluator.redactor)
         if not isinstance(arrival, Arrival):
             self._refuse(
                 source.value, arrival.model_copy(update={"topic": self.outlet.topic(arrival.topic)})
@@ -230,10 +220,8 @@ class Partition:
                 "time_went_back",
                 by_seconds=to_seconds(-tick.gap_ms),
                 open_calls=len(self.evaluator.open_calls),
-                what_happens_now="The clock was ahead and is not any more. Time goes "
-                "on from where it is now; "
-                "calls that began before have "
-                "the dates of then.",
+                what_happens_now="The clock was ahead and is not any more. Time goes on from where "
+                "it is now; calls that began before have the dates of then.",
                 what_to_do=(
                     "Let a service keep the clock right. If it is wrong now, set it: events of "
                     "another day are refused."
@@ -280,7 +268,7 @@ class Partition:
     def _carry_out(self, effects: Sequence[Effect]) -> Sequence[Written]:
         """Returns the records to write; none of what a former owner has decided."""
         if self._recovering is None:
-            return carry_out(effects, self._instruments, self._misread.report)
+            return carry_out(effects, self._instruments)
         if self._recovering.withheld is not None:
             self._recovering.withheld.keep_questions(effects)
         return ()
@@ -320,17 +308,16 @@ class Partition:
         for count in self.evaluator.drain_counts():
             self._instruments.inc(count.metric, count.labels, count.by)
         counts = self._counts()
-        names = (
-            "callgauge_replayed_elements_total",
-            "callgauge_log_repeats_total",
-            "callgauge_log_void_total",
-        )
-        for name, now, before in zip(names, counts, self._counted, strict=True):
-            self._instruments.inc(name, (), now - before)
+        for name, number in counts.items():
+            self._instruments.inc(name, (), number - self._counted.get(name, 0))
         self._counted = counts
 
-    def _counts(self) -> tuple[int, int, int]:
-        return self.evaluator.replayed_elements, self._reader.repeats, self._reader.void
+    def _counts(self) -> dict[str, int]:
+        return {
+            "callgauge_replayed_elements_total": self.evaluator.replayed_elements,
+            "callgauge_log_repeats_total": self._reader.repeats,
+            "callgauge_log_void_total": self._reader.void,
+        }
 
     # The end of a recovery.
 

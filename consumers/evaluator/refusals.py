@@ -22,31 +22,24 @@ disk otherwise.
 """
 
 
-class MisreadRecords:
-    """The kinds that this process has met, over all of its partitions."""
-
-    def __init__(self, instruments: Instruments) -> None:
-        self._instruments = instruments
-
-    def report(self, report: NotUnderstood) -> None:
-        """Counts a record that was not understood, and logs it if it is the first of its kind."""
-        misread, source = report.misread, report.source.value
-        self._instruments.inc("callgauge_misread_records_total", (source, misread.reason.value))
-        kinds, kind = self._instruments.not_understood, f"{source}: {misread.what}"
-        if kind in kinds or len(kinds) >= MAX_KINDS:
-            return
-        kinds[kind] = misread.what_to_do
-        log.warning(
-            "records_not_understood",
-            source=source,
-            seen=misread.what,
-            conversation_id=report.conversation_id,
-            what_happens_now=(
-                "They are counted and do nothing, or less than they could. This kind is logged "
-                "once."
-            ),
-            what_to_do=misread.what_to_do,
-        )
+def report_misread(report: NotUnderstood, instruments: Instruments) -> None:
+    """Counts a record that was not understood, and logs it if it is the first of its kind."""
+    misread, source = report.misread, report.source.value
+    instruments.inc("callgauge_misread_records_total", (source, misread.reason.value))
+    kinds, kind = instruments.not_understood, f"{source}: {misread.what}"
+    if kind in kinds or len(kinds) >= MAX_KINDS:
+        return
+    kinds[kind] = misread.what_to_do
+    log.warning(
+        "records_not_understood",
+        source=source,
+        seen=misread.what,
+        conversation_id=report.conversation_id,
+        what_happens_now=(
+            "They are counted and do nothing, or less than they could. This kind is logged once."
+        ),
+        what_to_do=misread.what_to_do,
+    )
 
 
 # Records that are refused, and records that were deleted before they were folded.
@@ -99,10 +92,8 @@ class Refusals:
             record=f"{where}@{expected}",
             seen=f"the log goes on at {first}",
             records=first - expected,
-            what_happens_now="These records were deleted before they were folded. "
-            "Calls that were open are "
-            "incomplete, and calls that were "
-            "in them alone are missing.",
+            what_happens_now="These records were deleted before they were folded. Calls that were "
+            "open are incomplete, and calls that were in them alone are missing.",
             what_to_do="Keep `events` for longer than the longest outage; see `callgauge doctor`.",
         )
 

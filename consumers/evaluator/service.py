@@ -19,7 +19,6 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.evaluator.decisions import Outbox, Outlet
 from consumers.evaluator.group import GroupWatch
 from consumers.evaluator.partition import FOLD_SECONDS, Partition
-from consumers.evaluator.refusals import MisreadRecords
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.takeover import Takeover
 from consumers.evaluator.topics import (
@@ -137,7 +136,6 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._kafka = kafka
         self._settings = settings
         self._instruments = instruments
-        self._misread = MisreadRecords(instruments)
         self._events = kafka.topic(EVENTS_TOPIC)
         self._version = version_of(settings)
         self._takeover = Takeover(kafka, settings)
@@ -322,11 +320,13 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         recover, a few: the one with the oldest call is the first.
         """
         paused = {tp.partition for tp in self._consumer.paused()}
-        waiting = [each for number, each in self.active.items() if number in paused]
-        if not waiting:
+        if not paused:
             return
-        recovering = sum(each.is_recovering for each in self.active.values())
-        room = RECOVERED_AT_ONCE - recovering + sum(each.is_recovering for each in waiting)
+        active = self.active.values()
+        waiting = [each for each in active if each.number in paused]
+        room = RECOVERED_AT_ONCE - sum(
+            each.is_recovering for each in active if each.number not in paused
+        )
         for each in sorted(waiting, key=lambda each: (each.is_recovering, each.known_ms)):
             if each.is_recovering and room <= 0:
                 break
@@ -367,9 +367,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         partition.drop()
         return LogMadeAnewError(
             f"Log {record.topic}[{record.partition}]: offset {partition.next_offset} was to come "
-            f"next, and {record.offset} came. The topic "
-            "was deleted and recreated, or lost its end. The evaluator ends; the next one reads it "
-            "from its first record, and publishes "
+            f"next, and {record.offset} came. The topic was deleted and recreated, or lost its "
+            "end. The evaluator ends; the next one reads it from its first record, and publishes "
             "nothing of what happened before the time that was reached. Do not delete it while "
             "calls run."
         )
@@ -446,11 +445,9 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             return
         self._group.our_id = self._member_id()
         numbers = sorted(tp.partition for tp in assigned)
-        kept = (
-            {number for number in numbers if number in self.active}
-            if self._was_member_throughout()
-            else set()
-        )
+        kept: set[int] = set()
+        if self._was_member_throughout():
+            kept = {number for number in numbers if number in self.active}
         self._keep_only(kept)
         for number in kept:  # otherwise the client begins at what is committed
             self._consumer.seek(self._tp(number), self.owned[number].next_offset)
@@ -488,25 +485,19 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
     def _new_partition(self, number: int) -> Partition:
         settings = self._settings
-        # of this partition alone: its counts are drained with the engine's
-        redactor = Redactor(settings.redaction)
-        goals = ChosenGoals(self._goals, settings.goals)
         evaluator = PartitionEvaluator(
             settings.limits,
             settings.code_version,
-            goals,
+            ChosenGoals(self._goals, settings.goals),
             writes_transcripts=settings.writes_transcripts,
-            redactor=redactor,
+            # of this partition alone: its counts are drained with the engine's
+            redactor=Redactor(settings.redaction),
             partition=number,
         )
         return Partition(
             Outlet(number, self._kafka.topic, self._outbox),
             evaluator,
-            settings.limits,
             self._instruments,
-            redactor,
-            self._misread,
-            goals,
             self._version,
         )
 
@@ -603,10 +594,9 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
                 raise told from error
             raise overtaken(
                 f"Partitions {', '.join(map(str, numbers))}: {error}, but the group "
-                f"{self._settings.group_id} gives them to us. "
-                "So the evaluator gives all of them up and begins again. After a freeze of this "
-                "process that is all. If it comes again, "
-                "check that no other installation uses this group's name, and that each "
+                f"{self._settings.group_id} gives them to us. So the evaluator gives all of them "
+                "up and begins again. After a freeze of this process that is all. If it comes "
+                "again, check that no other installation uses this group's name, and that each "
                 "evaluator_instance is used once."
             ) from error
         except (KafkaError, TimeoutError) as error:

@@ -54,10 +54,9 @@ class EvaluatorSettings(BaseModel):
     write_interval_ms: int = Field(
         500,
         ge=0,
-        description="How long the values of turns and calls wait for company "
-        "before they are written, in "
-        "ms: a transaction costs "
-        "the same full or empty. Moments such as latencies and dead air never wait for it.",
+        description="How long the values of turns and calls wait for company before they are "
+        "written, in ms: a transaction costs the same full or empty. Moments such as latencies and "
+        "dead air never wait for it.",
     )
     transaction_timeout_ms: int = Field(
         MAX_TRANSACTION_MS,
@@ -71,10 +70,8 @@ class EvaluatorSettings(BaseModel):
     closed_overlap_ms: int = Field(
         900_000,
         ge=0,
-        description="How much more of `scores` a successor reads than open "
-        "calls need, in ms, so that what "
-        "arrives after a call's "
-        "end does not open it again.",
+        description="How much more of `scores` a successor reads than open calls need, in ms, so "
+        "that what arrives after a call's end does not open it again.",
     )
     tick_ms: int = Field(
         100, gt=0, description="How often calls that are over close, at least, in ms."

@@ -196,12 +196,10 @@ class Takeover:
             }
             ends = await consumer.end_offsets(list(logs.values()))
             # Of a log that was recreated, all calls that ever closed may come again.
-            since_ms = {
-                number: 0
-                if row is None or _is_anew(row, ends[logs[number]])
-                else row.first_known_ms - self._overlap_ms
-                for number, row in rows.items()
-            }
+            since_ms = dict.fromkeys(rows, 0)
+            for number, row in rows.items():
+                if row is not None and not _is_anew(row, ends[logs[number]]):
+                    since_ms[number] = row.first_known_ms - self._overlap_ms
             published = await self._published(reader, marks, since_ms)
         for each in owned:
             tp = logs[each.number]
@@ -307,36 +305,33 @@ def _recovery(
     tp: TopicPartition, row: PartitionRow | None, first: int, end: int, calls: PublishedCalls
 ) -> Recovery:
     still_open = {key.decode("utf-8", "replace"): revision for key, revision in calls.open.items()}
-    base = 0 if row is None else row.base
     if row is None:
         return Recovery(None, first, first, calls.closed, still_open, (), calls.goals)
+    what_happens_now = (
+        "Reading begins at the first record there is; calls that began before are incomplete."
+    )
+    base, start = row.base, max(first, row.first)
+    place: int | None = min(row.place, max(first, end))
     is_anew = _is_anew(row, end)
+    if is_anew:
+        what_happens_now += (
+            " Nothing is published of what happened before the time that was reached."
+        )
+        start, place = first, None
     is_cut = is_anew or first > row.first
     if is_cut:
         log.error(
             "log_not_where_it_was",
             record=f"{tp.topic}[{tp.partition}]@{row.first}",
             seen=f"the log has {first} to {end}",
-            what_happens_now=(
-                "Reading begins at the first record there is; calls that began before are "
-                "incomplete. "
-            )
-            + (
-                "Nothing is published of what happened before the time that was reached."
-                if is_anew
-                else ""
-            ),
-            what_to_do="Keep `events` for longer than the longest call and "
-            "the longest outage, do not "
-            "delete it while calls run, and let "
-            "no broker lead that is not in sync; see `callgauge doctor`.",
+            what_happens_now=what_happens_now,
+            what_to_do="Keep `events` for longer than the longest call and the longest outage, do "
+            "not delete it while calls run, and let no broker lead that is not in sync; see "
+            "`callgauge doctor`.",
         )
     missed = base + revision_again(row.cut)
     lacking = [each for each, revision in still_open.items() if is_cut or revision < missed]
     # Where the log ends before the place, its places come a second time.
     if row.place > end:
         base += revision_at(row.place)
-    start, place = (
-        (first, None) if is_anew else (max(first, row.first), min(row.place, max(first, end)))
-    )
     return Recovery(row, start, place, calls.closed, still_open, lacking, calls.goals, is_cut, base)

@@ -5,7 +5,7 @@ gone.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Never
 
 import structlog
@@ -95,7 +95,21 @@ async def require_fit_topics(kafka: KafkaSettings, settings: EvaluatorSettings) 
         )
     faults = topic_faults(found, needs_of(settings.limits))
     if refused := [fault for fault in faults if fault.severity is Severity.REFUSED]:
-        raise TopicsUnfitError(_refusal(kafka, refused))
+        lines = [
+            f"  {kafka.topic(fault.topic)}: {fault.seen}. Set {fault.setting}." for fault in refused
+        ]
+        raise TopicsUnfitError(
+            "\n".join(
+                [
+                    f"Topics on {kafka.bootstrap_servers} cannot hold what callgauge needs: scores "
+                    "would be lost, counted twice or not written, so callgauge does not start.",
+                    *lines,
+                    "  `kafka-configs.sh --alter --entity-type topics --entity-name TOPIC "
+                    "--add-config NAME=VALUE` changes a setting; where a call may be shorter, "
+                    "lower max_call_duration_ms instead.",
+                ]
+            )
+        )
     for fault in faults:
         log.warning(
             "topic_not_as_it_should_be",
@@ -131,23 +145,6 @@ def _require_equal(counts: Mapping[str, int]) -> None:
             "the partition of its events, so the "
             "evaluator cannot work. Add partitions to the one that has fewer, while no call runs."
         )
-
-
-def _refusal(kafka: KafkaSettings, faults: Iterable[TopicFault]) -> str:
-    lines = [
-        f"  {kafka.topic(fault.topic)}: {fault.seen}. Set {fault.setting}." for fault in faults
-    ]
-    return "\n".join(
-        [
-            f"Topics on {kafka.bootstrap_servers} cannot hold what callgauge needs: scores would "
-            "be lost, counted twice "
-            "or not written, so callgauge does not start.",
-            *lines,
-            "  `kafka-configs.sh --alter --entity-type topics --entity-name TOPIC --add-config "
-            "NAME=VALUE` changes a setting; where a call may be shorter, lower "
-            "max_call_duration_ms instead.",
-        ]
-    )
 
 
 class Standstill(NamedTuple):
@@ -204,9 +201,8 @@ class TopicWatch:
         if seconds > still.most_seconds and _is_whole(found):
             raise StandstillError(
                 f"{still.what} for {seconds:.0f} s, although {self._kafka.bootstrap_servers} "
-                "answers and all replicas of the topics "
-                "are in sync. The evaluator ends; the next one reads again what was not committed, "
-                "and no score is lost. If this comes "
+                "answers and all replicas of the topics are in sync. The evaluator ends; the next "
+                "one reads again what was not committed, and no score is lost. If this comes "
                 "again, report it with the log before it."
             )
 
@@ -258,9 +254,8 @@ class TopicWatch:
         if gone := [kafka.topic(name) for name in names if not counts.get(kafka.topic(name))]:
             raise TopicsUnfitError(
                 f"Topics: {', '.join(gone)} {'is' if len(gone) == 1 else 'are'} gone from "
-                f"{kafka.bootstrap_servers}, or this "
-                "user may not see it any more. callgauge cannot work like this, so the evaluator "
-                "ends. Make what is missing again with "
+                f"{kafka.bootstrap_servers}, or this user may not see it any more. callgauge "
+                "cannot work like this, so the evaluator ends. Make what is missing again with "
                 "`callgauge topics create`, with as many partitions as before, or give the right "
                 "back."
             )

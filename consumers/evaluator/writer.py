@@ -332,8 +332,7 @@ class Writer:
                 raise self._broken(
                     [each.number],
                     f"a record of {len(each.value or b'')} bytes is too large for {each.topic}. "
-                    "Set max.message.bytes="
-                    f"{MAX_BATCH_BYTES} on it, or more",
+                    f"Set max.message.bytes={MAX_BATCH_BYTES} on it, or more",
                 )
             by_topic.setdefault((each.topic, each.left_out), []).append(each)
         for (topic, left_out), those in by_topic.items():
@@ -379,10 +378,9 @@ class Writer:
     def _broken(self, numbers: Sequence[int], why: str) -> WriteError:
         return WriteError(
             f"Scores: records of {_named(numbers)} were not taken by "
-            f"{self._kafka.bootstrap_servers}: {why}. The evaluator ends "
-            "without committing what it read last; the next one reads it again and writes the "
-            "missing records. "
-            "Check the broker and the rights on the output topics."
+            f"{self._kafka.bootstrap_servers}: {why}. The evaluator ends without committing what "
+            "it read last; the next one reads it again and writes the missing records. Check the "
+            "broker and the rights on the output topics."
         )
 
 

@@ -3,7 +3,7 @@ refused records to quarantine.
 """
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
@@ -73,14 +73,12 @@ class _Batches:
     """Batches that are built, in order, by partition."""
 
     def __init__(self, create: Callable[[], Any]) -> None:
-        self.by_partition: dict[int, list[Any]] = {}
+        self.by_partition = defaultdict[int, list[Any]](lambda: [create()])
         self._create = create
         self._now_ms = wall_clock_ms()
 
     def put(self, number: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
-        batches = self.by_partition.get(number)
-        if batches is None:
-            batches = self.by_partition[number] = [self._create()]
+        batches = self.by_partition[number]
         # A full batch takes nothing more, and an empty one takes a record of any size.
         while (
             batches[-1].append(timestamp=self._now_ms, key=key, value=value, headers=headers)
@@ -216,9 +214,8 @@ class LogWriter:
         except KafkaError as error:
             raise AppendError(
                 f"Topic {self._topic}: a record was not appended, or was without an answer: "
-                f"{error!r}. The sequencer ends; the next "
-                "one goes on from what the log has, and repeats are dropped by who reads it. Check "
-                "the brokers and the topic."
+                f"{error!r}. The sequencer ends; the next one goes on from what the log has, and "
+                "repeats are dropped by who reads it. Check the brokers and the topic."
             ) from error
         return stamps
 
@@ -273,10 +270,8 @@ class LogEndFacts:
             source, generation, partition, offset, time_ms = placed.origin
             after, known = Next(generation, offset + 1), self._witnesses.get((source, partition))
             if known is None or known[0] < after:
-                self._witnesses[source, partition] = (
-                    after,
-                    Witness.of(time_ms, record.key, record.value),
-                )
+                witness = Witness.of(time_ms, record.key, record.value)
+                self._witnesses[source, partition] = after, witness
             return None
         if (term := tick_term(record.headers)) is None:
             return None
@@ -333,9 +328,8 @@ async def read_back(
             except LogError as error:
                 raise TopicsUnfitError(
                     f"Topic {topic}[{record.partition}]@{record.offset}: {error}. Only sequencers "
-                    "of this version may write there, so this "
-                    "one does not start. Take the right from who else writes, or make the topic "
-                    "again while no call runs."
+                    "of this version may write there, so this one does not start. Take the right "
+                    "from who else writes, or make the topic again while no call runs."
                 ) from error
             looking = [tp for tp in looking if ranges[tp][0] > firsts[tp]]
             ends, most = {tp: ranges[tp][0] for tp in looking}, 2 * most

@@ -306,11 +306,9 @@ class InputReader:
                 visible = await self._offsets(
                     leader, inputs, OffsetResetStrategy.LATEST, isolation=READ_UNCOMMITTED
                 )
-            firsts = (
-                await self._offsets(leader, unplaced, OffsetResetStrategy.EARLIEST)
-                if unplaced
-                else {}
-            )
+            firsts: Mapping[TopicPartition, int] = {}
+            if unplaced:
+                firsts = await self._offsets(leader, unplaced, OffsetResetStrategy.EARLIEST)
         except (KafkaError, TimeoutError) as error:
             log.debug("ends_not_told", broker=leader, error=str(error) or type(error).__name__)
             await asyncio.sleep(RETRY_SECONDS)
@@ -320,11 +318,8 @@ class InputReader:
             for each in self.inputs.values():
                 each.told_ms = asked_ms
         for each, handed_then in zip(inputs, handed, strict=True):
-            if (
-                (end := ends.get(each.tp)) is None
-                or each.is_recreated
-                or each.tp not in self._assigned
-            ):
+            end = ends.get(each.tp)
+            if end is None or each.is_recreated or each.tp not in self._assigned:
                 continue
             if not each.is_placed and each.tp in firsts:
                 self._begin(each, firsts[each.tp], end)
@@ -368,10 +363,9 @@ class InputReader:
                 record=f"{each.tp.topic}[{each.tp.partition}]@{expected}",
                 seen=f"the topic begins at {first} now",
                 records=first - expected,  # with the ends of transactions among them
-                what_happens_now="These records were deleted before they were read. "
-                "Reading goes on after them; "
-                "calls that "
-                "were open are incomplete, and calls that were in them alone are missing.",
+                what_happens_now="These records were deleted before they were read. Reading goes "
+                "on after them; calls that were open are incomplete, and calls that were in them "
+                "alone are missing.",
                 what_to_do=(
                     "Keep inputs for longer than the longest outage; see `callgauge doctor`."
                 ),
@@ -384,9 +378,7 @@ class InputReader:
             "input_not_where_it_was",
             record=f"{each.tp.topic}[{each.tp.partition}]@{each.handed}",
             seen=seen,
-            what_happens_now="The topic was recreated, or lost its end. It is read "
-            "from its first record; calls "
-            "that were open may lack "
-            "what was in it.",
+            what_happens_now="The topic was recreated, or lost its end. It is read from its first "
+            "record; calls that were open may lack what was in it.",
             what_to_do="Delete inputs only while no call runs.",
         )

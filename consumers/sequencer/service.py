@@ -152,9 +152,8 @@ class Shard:
         if not share.numbers:
             raise TopicsUnfitError(
                 f"Topics: {kafka.topic(SEQUENCER_TOPIC)} has {share.shards} partitions, and "
-                f"{kafka.topic(EVENTS_TOPIC)} only "
-                f"{share.partitions}: a shard would have nothing. Recreate the former with fewer "
-                "while no call runs; one is enough."
+                f"{kafka.topic(EVENTS_TOPIC)} only {share.partitions}: a shard would have nothing. "
+                "Recreate the former with fewer while no call runs; one is enough."
             )
         found = await topic_settings(kafka, [EVENTS_TOPIC])
         most = found.get(EVENTS_TOPIC, {}).get("max.message.bytes")
@@ -162,9 +161,8 @@ class Shard:
         if most is not None and int(most) < least:
             raise TopicsUnfitError(
                 f"Topic {kafka.topic(EVENTS_TOPIC)}: max.message.bytes is {most}, expected at "
-                f"least {least}: an event that it refuses "
-                f"would stop all calls, so the sequencer does not start. Set it to {least}, or "
-                "lower max_record_bytes."
+                f"least {least}: an event that it refuses would stop all calls, so the sequencer "
+                f"does not start. Set it to {least}, or lower max_record_bytes."
             )
         return share
 

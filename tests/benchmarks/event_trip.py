@@ -57,7 +57,7 @@ def trips() -> tuple[list[int], list[int]]:
     (call,) = read_recordings(SAMPLE)
     limits = Limits()
     goals = ChosenGoals(EveryCall(), GoalRules(asks_judge=True))
-    partition, _ = partition_of(PartitionEvaluator(limits, "trip", goals), goals=goals)
+    partition, _ = partition_of(PartitionEvaluator(limits, "trip", goals))
     log = LogWriter()
     files, stays = [], []
     for event in in_time_order(with_control_events(call, agent="desk")):

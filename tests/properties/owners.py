@@ -243,10 +243,8 @@ class Owner:
         self.partition = Partition(
             self.outlet,
             self.evaluator,
-            settings.limits,
             _INSTRUMENTS,
-            goals=goals,
-            version=self.version,
+            self.version,
         )
         self.partition._reader = self.rules.reader()
         recovery = self._recovery()
@@ -355,9 +353,7 @@ def undisturbed(log: Log, settings: Settings) -> list[Outgoing]:
     """
     goals = ChosenGoals(None, settings.rules)
     outlet = Outlet(0, KafkaSettings().topic)
-    partition = Partition(
-        outlet, settings.evaluator(goals), settings.limits, _INSTRUMENTS, goals=goals
-    )
+    partition = Partition(outlet, settings.evaluator(goals), _INSTRUMENTS)
     partition.start(Recovery(None, 0, 0))
     lives = deque(log.lives)
     published: list[Outgoing] = []

@@ -468,12 +468,9 @@ class TolerantRecords(fetcher.PartitionRecords):  # type: ignore[misc]
         try:
             for place, record in enumerate(one_by_one(raw)):
                 if isinstance(record, UnreadableError):
-                    # Where it is not known, it is the next one.
-                    offset = (
-                        batch.base_offset + place
-                        if has_every_offset(batch, raw)
-                        else self.next_fetch_offset
-                    )
+                    offset = self.next_fetch_offset  # where it is not known, it is the next one
+                    if has_every_offset(batch, raw):
+                        offset = batch.base_offset + place
                     if self.next_fetch_offset <= offset < batch.next_offset:
                         yield self._undecodable(batch, offset, record)
                 elif self.next_fetch_offset <= record.offset < batch.next_offset:

@@ -782,14 +782,10 @@ class LoginWatch:
         log.error(
             "kafka_login_refused",
             problem=f"The broker at {address} {refused.seen}.",
-            what_happens_now="Connections that are open go on; once one is lost, "
-            "what needs it waits. It is "
-            "tried again every "
-            f"{TRIAL_SECONDS:.0f} s.",
-            what_to_do=f"{refused.remedy} A password is read at the start: "
-            "restart callgauge when its own "
-            "has "
-            "changed. Certificates and keys are read again before each try.",
+            what_happens_now="Connections that are open go on; once one is lost, what needs it "
+            f"waits. It is tried again every {TRIAL_SECONDS:.0f} s.",
+            what_to_do=f"{refused.remedy} A password is read at the start: restart callgauge when "
+            "its own has changed. Certificates and keys are read again before each try.",
         )
 
     def _let_in(self) -> None:

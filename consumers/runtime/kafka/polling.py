@@ -106,11 +106,9 @@ class PollWatch:
             record=", ".join(getattr(error, "__notes__", ())) or None,
             error=repr(error),
             failures=self._since_line,
-            what_happens_now="It is tried again from the same position in a few "
-            "seconds; other partitions go "
-            "on. "
-            f"If it lasts for {MAX_FAILING_SECONDS:.0f} s and the broker is not away, /healthz "
-            "fails.",
+            what_happens_now="It is tried again from the same position in a few seconds; other "
+            f"partitions go on. If it lasts for {MAX_FAILING_SECONDS:.0f} s and the broker is not "
+            "away, /healthz fails.",
             what_to_do="See to what the error names: rights, the topic's settings, or that record.",
             exc_info=None if isinstance(error, KafkaError) else error,
         )

@@ -154,7 +154,7 @@ def partition_of(
     """A partition that has been taken over, perhaps with something to recover."""
     registry = CollectorRegistry()
     outlet = Outlet(number, KafkaSettings().topic)
-    partition = Partition(outlet, evaluator, Limits(), Instruments(registry, ["evaluator"]), **more)
+    partition = Partition(outlet, evaluator, Instruments(registry, ["evaluator"]), **more)
     partition.start(recovery or Recovery(None, 0, 0))
     return partition, registry
 

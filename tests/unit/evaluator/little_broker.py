@@ -258,17 +258,14 @@ class Owner:
         self.registry = CollectorRegistry()
         settings = settings or EvaluatorSettings(group_id="g", closed_overlap_ms=0)
         instruments = self.instruments = Instruments(self.registry, ["evaluator"])
-        chosen, version = ChosenGoals(goals, settings.goals), version_of(settings)
         self.evaluator = PartitionEvaluator(
             settings.limits,
             settings.code_version,
-            chosen,
+            ChosenGoals(goals, settings.goals),
             writes_transcripts=settings.writes_transcripts,
         )
         self.outlet = Outlet(number, broker.kafka.topic)
-        self.partition = Partition(
-            self.outlet, self.evaluator, settings.limits, instruments, goals=chosen, version=version
-        )
+        self.partition = Partition(self.outlet, self.evaluator, instruments, version_of(settings))
         self.writer = Writer(broker.kafka, settings, instruments, self.outlet.outbox)
         self.takeover = Takeover(broker.kafka, settings)
         self.consumer = LittleConsumer(broker)

@@ -20,7 +20,7 @@ from consumers.evaluator.partition import (
     Partition,
 )
 from consumers.evaluator.recovery import MAX_KEPT_REQUESTS, Recovery, Withheld
-from consumers.evaluator.refusals import MAX_KINDS, MAX_QUARANTINE_LINES, MisreadRecords
+from consumers.evaluator.refusals import MAX_KINDS, MAX_QUARANTINE_LINES, report_misread
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource, MisreadReason, RefusalReason
 from schemas.events.codec import Misread
@@ -616,10 +616,10 @@ def _report(what: str) -> NotUnderstood:
 
 def _taken(*what: str) -> tuple[Any, list[Any]]:
     registry = CollectorRegistry()
-    misread = MisreadRecords(Instruments(registry, ["evaluator"]))
+    instruments = Instruments(registry, ["evaluator"])
     with capture_logs() as logs:
         for each in what:
-            misread.report(_report(each))
+            report_misread(_report(each), instruments)
     counted = registry.get_sample_value(
         "callgauge_misread_records_total", {"source": "pipecat", "reason": "unknown_kind"}
     )

@@ -31,7 +31,7 @@ from tests.support.calls.judge_questions import (
     running_judge,
 )
 from tests.support.fakes.engine_feed import T0_MS, Feed, Json, transcripts_of
-from tests.support.fakes.evaluator_fakes import NOW_MS, StubEvaluator, partition_of
+from tests.support.fakes.evaluator_fakes import NOW_MS, partition_of
 from tests.support.fakes.log_writer import LogWriter
 from tests.support.known import some
 from tests.unit.engine.goals.test_progress import JUDGED, GoalFeed, OneSet, goal_set
@@ -264,9 +264,7 @@ def test_a_quarantine_record_and_its_log_line_repeat_nothing(
     source: InputSource, event: Json, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = LogWriter().event(source, "c-1", json.dumps(event).encode(), NOW_MS)
-    redactor = Redactor()
-    evaluator = PartitionEvaluator(Limits(), "test", redactor=redactor)
-    partition, registry = partition_of(evaluator, redactor=redactor)
+    partition, registry = partition_of(PartitionEvaluator(Limits(), "test"))
     partition.fold(record, NOW_MS)
     partition.count_events()
     ((refused,),) = [decision.records for decision in partition.outbox.first()]
@@ -286,7 +284,7 @@ def test_the_rules_of_the_operator_hold_for_refused_records() -> None:
     source, event = WRONG[0]
     record = LogWriter().event(source, "c-1", json.dumps(event).encode(), NOW_MS)
     off = Redactor(RedactionRules(enabled=False))
-    partition, _ = partition_of(StubEvaluator(), redactor=off)
+    partition, _ = partition_of(PartitionEvaluator(Limits(), "test", redactor=off))
     partition.fold(record, NOW_MS)
     ((refused,),) = [decision.records for decision in partition.outbox.first()]
     assert isinstance(refused, QuarantineRecord)
