@@ -1,6 +1,5 @@
 """Turns records of the input topics into arrivals, or into quarantine records with the reason."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,7 +8,7 @@ from consumers.engine.redaction.redactor import Redactor
 from schemas.closed_sets import InputSource, RefusalReason
 from schemas.events.codec import MAX_SHOWN_CHARS, RefusedRecordError, StructuredModeError, decode
 from schemas.events.envelope import Envelope, read_envelope
-from schemas.log import REPLAY_OF_HEADER, LogRecord
+from schemas.log import REPLAY_OF_HEADER, Event, LogRecord
 from schemas.quarantine import QuarantineRecord, UndecodableRecord
 from schemas.units import MS_PER_SECOND
 from schemas.wire import MAX_NAME_CHARS
@@ -62,19 +61,6 @@ class BrokerRecord(LogRecord, Protocol):
         """Milliseconds since 1970."""
 
 
-@dataclass(slots=True)
-class _InBinaryMode:
-    """The record with the event alone as its value, and the attributes of the event as headers."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    key: bytes
-    value: bytes
-    headers: Sequence[tuple[str, bytes]]
-
-
 def admit(
     source: InputSource,
     record: BrokerRecord | UndecodableRecord,
@@ -112,7 +98,8 @@ def admit(
             *found.headers,
             *(each for each in record.headers if each[0] == REPLAY_OF_HEADER),
         ]
-        inside = _InBinaryMode(
+        # the event alone as its value, and the attributes of the event as headers
+        in_binary_mode = Event(
             record.topic,
             record.partition,
             record.offset,
@@ -120,8 +107,12 @@ def admit(
             key,
             found.value,
             headers,
+            source,
+            generation=0,
+            term=0,
+            place=record.offset,
         )
-        return admit(source, inside, limits, redactor)
+        return admit(source, in_binary_mode, limits, redactor)
     except RefusedRecordError as error:
         shortened = (redactor or Redactor()).beginning
         seen = shortened(error.seen, MAX_SHOWN_CHARS, error.where)

@@ -153,33 +153,31 @@ class FileEvaluator:
         """Folds what was folded of the calls that are open, up to the place of the last
         transaction.
         """
-        row = self._log.row
-        first = self._log.first
+        row, first = self._log.row, self._log.first
         if row is None:
             self.partition.start(Recovery(None, first, first))
-        else:
-            goals = {}
-            for value in self._log.goals():
-                # One of another version may have words or a check that this one does not know.
-                with contextlib.suppress(RowError, ValidationError):
-                    if isinstance(each := decode(value), GoalsRow):
-                        chosen = GoalSet.model_validate(each.goal_set)
-                        goals[each.conversation_id] = each.revision, chosen
-            closed = self._log.closed_calls(self._settings.limits.max_closed_calls_remembered)
-            start = min(max(first, row.first), row.place)
-            self.partition.start(
-                Recovery(row, start, row.place, closed, goals=goals, base=row.base)
-            )
-            began = time.perf_counter()
-            for record in self._log.read_of_open_calls(start, row.place):
-                self.partition.move_to(record.offset)
-                self.partition.fold(record, 0)
-                if time.perf_counter() - began > FOLD_SECONDS:
-                    await asyncio.sleep(0)
-                    began = time.perf_counter()
-            self.partition.move_to(row.place)
-            with contextlib.suppress(NotWrittenError):  # the next start does it
-                await self._log.settle(self.partition.evaluator.open_calls, row.place)
+            return
+        goals = {}
+        for value in self._log.goals():
+            # One of another version may have words or a check that this one does not know.
+            with contextlib.suppress(RowError, ValidationError):
+                each = decode(value)
+                if isinstance(each, GoalsRow):
+                    chosen = GoalSet.model_validate(each.goal_set)
+                    goals[each.conversation_id] = each.revision, chosen
+        closed = self._log.closed_calls(self._settings.limits.max_closed_calls_remembered)
+        start = min(max(first, row.first), row.place)
+        self.partition.start(Recovery(row, start, row.place, closed, goals=goals, base=row.base))
+        began = time.perf_counter()
+        for record in self._log.read_of_open_calls(start, row.place):
+            self.partition.move_to(record.offset)
+            self.partition.fold(record, 0)
+            if time.perf_counter() - began > FOLD_SECONDS:
+                await asyncio.sleep(0)
+                began = time.perf_counter()
+        self.partition.move_to(row.place)
+        with contextlib.suppress(NotWrittenError):  # the next start does it
+            await self._log.settle(self.partition.evaluator.open_calls, row.place)
 
     async def _read_for_ever(self) -> Never:
         partition = self.partition

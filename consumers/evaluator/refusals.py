@@ -6,6 +6,7 @@ from typing import Any, Final
 import structlog
 
 from consumers.engine.effects import NotUnderstood
+from consumers.runtime.received import MAX_QUARANTINE_LINES
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import RefusalReason
 from schemas.log import LogError
@@ -44,10 +45,6 @@ def report_misread(report: NotUnderstood, instruments: Instruments) -> None:
 
 # Records that are refused, and records that were deleted before they were folded.
 
-MAX_QUARANTINE_LINES: Final = 5
-"""Most log lines about refused records between two ticks. A broken producer sends thousands, and
-the quarantine topic has them all.
-"""
 MAX_INCOMPLETE_NAMED: Final = 20
 """Most incomplete calls that one log line names. The metric counts all of them."""
 LOG: Final = "control"

@@ -22,7 +22,6 @@ from consumers.evaluator.partition import FOLD_SECONDS, Partition
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.takeover import Takeover
 from consumers.evaluator.topics import (
-    SLOW_SECONDS,
     STUCK_JOIN_SECONDS,
     STUCK_WRITE_SECONDS,
     Standstill,
@@ -32,7 +31,15 @@ from consumers.evaluator.topics import (
 from consumers.evaluator.version import version_of
 from consumers.evaluator.writer import FencedError, Writer
 from consumers.runtime.kafka.connection import METADATA_AGE_MS, KafkaSettings, KafkaUnreachableError
-from consumers.runtime.kafka.polling import COMMIT_SECONDS, GroupCommits, PollWatch
+from consumers.runtime.kafka.polling import (
+    CLOSE_SECONDS,
+    COMMIT_SECONDS,
+    HAND_OVER_SECONDS,
+    HEARTBEAT_MS,
+    SLOW_SECONDS,
+    GroupCommits,
+    PollWatch,
+)
 from consumers.runtime.process import (
     END_SECONDS,
     OperatorError,
@@ -48,12 +55,6 @@ from schemas.goals.goal_set import ChoosesGoals
 from schemas.topics import EVENTS_TOPIC
 from schemas.units import to_seconds
 
-HAND_OVER_SECONDS: Final = 3.0
-"""How long writing (two thirds) and committing may take at a revocation or stop: well within the
-session timeout.
-"""
-CLOSE_SECONDS: Final = 1.0
-"""How long a client may take to disconnect, leaving the group included."""
 LARGE_BYTES: Final = 65_536
 """A record with more bytes has a turn of its own: it may take 40 ms."""
 MAX_POLL_SECONDS: Final = 1.0
@@ -80,10 +81,6 @@ none were live before the last.
 CLAIM_AGAIN_SECONDS: Final = (1.0, 2.0, 4.0)
 """Pauses before partitions are claimed once more: meanwhile a heartbeat tells a former owner that
 they are not his any more.
-"""
-HEARTBEAT_MS: Final = 500
-"""Time between heartbeats, which notice a rebalance. After an orderly stop, partitions have no
-owner for that long.
 """
 
 log = structlog.get_logger()
@@ -507,6 +504,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             partition.write_row(is_last=True)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HAND_OVER_SECONDS):
+                # a third of it is left for the commit
                 await self._until(lambda: not self._outbox.is_filled, HAND_OVER_SECONDS * 2 / 3)
                 await self._commit(HAND_OVER_SECONDS)
         if unwritten := self._outbox.records:

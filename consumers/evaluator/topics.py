@@ -22,6 +22,7 @@ from consumers.runtime.kafka.connection import (
     partition_counts,
     topic_settings,
 )
+from consumers.runtime.kafka.polling import SLOW_SECONDS
 from consumers.runtime.process import OperatorError
 from schemas.topics import (
     EVENTS_TOPIC,
@@ -40,11 +41,6 @@ EQUAL_TOPICS: Final = (EVENTS_TOPIC, SCORES_TOPIC, WORDS_TOPIC)
 words are written.
 """
 
-SLOW_SECONDS: Final = 15.0
-"""Standstill after which the role is not ready and the topics are checked. It is well within the
-minute after which a broker ends a transaction, and longer than a rebalance that a frozen member
-holds up until its session ends.
-"""
 STUCK_WRITE_SECONDS: Final = 30.0
 """How long scores may wait while Kafka is whole by its own word; then the role ends, and its
 successor writes them.

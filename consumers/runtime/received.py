@@ -56,6 +56,10 @@ Batch = Sequence[Received[Message]]
 """Records that one poll gave: each partition's are in order and next to each other."""
 
 
+MAX_QUARANTINE_LINES: Final = 5
+"""Most log lines about records that go to quarantine, of one step or between two ticks. A broken
+producer sends thousands, and the quarantine topic has them all.
+"""
 MAX_REFUSED_LINES: Final = 10
 """Most log lines about refused records of one batch. One more line has the number of the others."""
 

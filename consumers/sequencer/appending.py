@@ -14,12 +14,13 @@ from aiokafka.errors import KafkaError
 
 from consumers.engine.admission import unfit_bytes, unfit_headers
 from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError, murmur2_place
+from consumers.runtime.kafka.polling import CLOSE_SECONDS
 from consumers.runtime.kafka.ranges import FETCH_BYTES, onlooker, records_between
 from consumers.runtime.process import OperatorError, in_time, wall_clock_ms
+from consumers.runtime.received import MAX_QUARANTINE_LINES
 from consumers.runtime.registry import Instruments
 from consumers.sequencer.identity import Witness
 from consumers.sequencer.merge import CLOCKS_MS, InputPartition
-from consumers.sequencer.reading import CLOSE_SECONDS
 from consumers.sequencer.settings import SequencerSettings
 from schemas.closed_sets import InputSource
 from schemas.log import (
@@ -39,10 +40,6 @@ from schemas.topics import EVENTS_TOPIC, QUARANTINE_TOPIC
 MAX_BACK_RECORDS: Final = 500_000
 """Records of a partition that are read back at most: more than one that was replaced appends before
 it knows, and 10 s of reading.
-"""
-MAX_QUARANTINE_LINES: Final = 5
-"""Most log lines about refused records of one step. A broken producer sends thousands, and the
-quarantine topic has them all.
 """
 
 log = structlog.get_logger()

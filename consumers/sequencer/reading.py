@@ -18,7 +18,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.kafka.polling import ENOUGH_BYTES, RETRY_SECONDS, PollWatch
+from consumers.runtime.kafka.polling import CLOSE_SECONDS, ENOUGH_BYTES, RETRY_SECONDS, PollWatch
 from consumers.runtime.process import end_tasks, in_time
 from consumers.runtime.registry import Instruments
 from consumers.sequencer.identity import FROM_THE_FIRST, Witness
@@ -35,7 +35,7 @@ record.
 """
 FETCH_BYTES: Final = 256 * 1_024
 """Most bytes of one input partition in one answer of the broker. A larger record comes alone."""
-METADATA_AGE_MS: Final = 2_000
+LEADERS_AGE_MS: Final = 2_000
 """How often the client asks which partitions there are and who leads them. A broker that is cut off
 from the others goes on to answer readers, without new records, until the client learns of the new
 leader.
@@ -50,8 +50,6 @@ from readers.
 """
 PARTITIONS_SECONDS: Final = 1.0
 """How long a broker may take to name the partitions before another is asked."""
-CLOSE_SECONDS: Final = 1.0
-"""How long a client may take to disconnect."""
 ANSWER_MS: Final = 10_000
 """How long a broker may take to answer before it is asked again."""
 
@@ -141,7 +139,7 @@ class InputReader:
             fetch_max_wait_ms=settings.poll_interval_ms,
             fetch_min_bytes=ENOUGH_BYTES,
             max_partition_fetch_bytes=FETCH_BYTES,
-            metadata_max_age_ms=METADATA_AGE_MS,
+            metadata_max_age_ms=LEADERS_AGE_MS,
             request_timeout_ms=ANSWER_MS,
         )
         # the one way to leaders, and to ends without endless retries

@@ -19,40 +19,33 @@ from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.errors import KafkaError
 
-from consumers.engine.admission import MAX_HEADERS_BYTES
 from consumers.runtime.kafka.connection import (
     KafkaSettings,
     TopicsUnfitError,
     partition_counts,
     topic_settings,
 )
+from consumers.runtime.kafka.polling import (
+    CLOSE_SECONDS,
+    HAND_OVER_SECONDS,
+    HEARTBEAT_MS,
+    SLOW_SECONDS,
+)
 from consumers.runtime.process import StuckTaskError, end_tasks, first_of, in_time, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from consumers.sequencer.appending import LogWriter, Share, read_back
 from consumers.sequencer.merge import InputPartition, in_order_until_ms, known_ms, merged
-from consumers.sequencer.reading import CLOSE_SECONDS, METADATA_AGE_MS, BrokerTime, InputReader
+from consumers.sequencer.reading import LEADERS_AGE_MS, BrokerTime, InputReader
 from consumers.sequencer.settings import SequencerSettings
 from schemas.log import Tick
-from schemas.topics import EVENTS_TOPIC, QUARANTINE_TOPIC, SEQUENCER_TOPIC
+from schemas.topics import EVENTS_TOPIC, PLACED_BYTES, QUARANTINE_TOPIC, SEQUENCER_TOPIC
 from schemas.units import to_seconds
 
-HEARTBEAT_MS: Final = 500
-"""Time between heartbeats, which notice a rebalance."""
-HAND_OVER_SECONDS: Final = 3.0
-"""How long the last step may take when the group takes a shard away: half of the
-session timeout.
-"""
 EMPTY_WAIT_MS: Final = 5_000
 """How long the broker may wait for a record of the topic that has none."""
-SLOW_SECONDS: Final = 15.0
-"""Time without a step after which the role is not ready."""
 MAX_SILENT_SECONDS: Final = 60.0
 """Time without a step after which only a restart helps. A broker that is away ends the
 role sooner.
-"""
-BESIDE_BYTES: Final = MAX_HEADERS_BYTES + 4_096
-"""What a record of the log has at most beside its value: headers of the producer and ours, the key,
-and the head of its batch.
 """
 
 log = structlog.get_logger()
@@ -157,7 +150,7 @@ class Shard:
             )
         found = await topic_settings(kafka, [EVENTS_TOPIC])
         most = found.get(EVENTS_TOPIC, {}).get("max.message.bytes")
-        least = self._settings.max_record_bytes + BESIDE_BYTES
+        least = self._settings.max_record_bytes + PLACED_BYTES
         if most is not None and int(most) < least:
             raise TopicsUnfitError(
                 f"Topic {kafka.topic(EVENTS_TOPIC)}: max.message.bytes is {most}, expected at "
@@ -366,7 +359,7 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             partition_assignment_strategy=[StickyPartitionAssignor],  # who joins later stands by
             enable_auto_commit=False,
             fetch_max_wait_ms=EMPTY_WAIT_MS,
-            metadata_max_age_ms=METADATA_AGE_MS,
+            metadata_max_age_ms=LEADERS_AGE_MS,
         )
         ending.push_async_callback(self._leave)
         try:

@@ -22,6 +22,26 @@ from consumers.runtime.received import Batch, Message, Received, RecordPlace, Un
 from consumers.runtime.registry import Instruments
 from schemas.quarantine import UndecodableRecord
 
+# What members of a group have in common.
+
+HEARTBEAT_MS: Final = 500
+"""Time between heartbeats, which notice a rebalance. After an orderly stop, partitions have no
+owner for that long.
+"""
+HAND_OVER_SECONDS: Final = 3.0
+"""How long a member may take to end its work at a revocation or stop: half of the shortest session
+timeout.
+"""
+CLOSE_SECONDS: Final = 1.0
+"""How long a client may take to disconnect, leaving the group included. The broker drops a silent
+member by itself.
+"""
+SLOW_SECONDS: Final = 15.0
+"""Standstill after which a role is not ready, and asks why. It is well within the minute after
+which a broker ends a transaction, and longer than a rebalance that a frozen member holds up until
+its session ends.
+"""
+
 # Watches the polls of one role: failed polls are counted and logged, and make `/healthz` fail if
 # they persist.
 
@@ -185,10 +205,9 @@ class GroupCommits(ConsumerRebalanceListener):  # type: ignore[misc]
 # Of FastStream these parts are not used:
 #
 # - its publishers: they know no transaction of records and offsets, which the judge needs, and give
-# each record two headers more, one
-#   of them drawn at random,
+#   each record two headers more, one of them drawn at random,
 # - its application: it takes the signals of the process, but our roles share one and are started
-# again one by one.
+#   again one by one.
 
 POLL_INTERVAL_MS: Final = 25
 """How long a broker lets records gather before it answers, because a poll of fifty records costs
@@ -197,10 +216,6 @@ an empty one. So it is the longest delay of a record.
 """
 ENOUGH_BYTES: Final = 64 * 1_024
 """Bytes at which a broker answers immediately: some two hundred events, so a backlog never waits.
-"""
-STOP_SECONDS: Final = 1.0
-"""How long stopping may take, leaving the group included. The broker drops a silent member by
-itself.
 """
 
 
@@ -315,7 +330,7 @@ class GroupReader(Generic[Message]):
         repeated.
         """
         with contextlib.suppress(TimeoutError):
-            await in_time(STOP_SECONDS, self.broker.stop())
+            await in_time(CLOSE_SECONDS, self.broker.stop())
 
     async def failure(self) -> Never:
         """Waits for the first failure and raises it."""

@@ -20,7 +20,8 @@ from consumers.evaluator.partition import (
     Partition,
 )
 from consumers.evaluator.recovery import MAX_KEPT_REQUESTS, Recovery, Withheld
-from consumers.evaluator.refusals import MAX_KINDS, MAX_QUARANTINE_LINES, report_misread
+from consumers.evaluator.refusals import MAX_KINDS, report_misread
+from consumers.runtime.received import MAX_QUARANTINE_LINES
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource, MisreadReason, RefusalReason
 from schemas.events.codec import Misread

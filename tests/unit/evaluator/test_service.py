@@ -14,7 +14,6 @@ from consumers.evaluator.recovery import Recovery
 from consumers.evaluator.service import LogMadeAnewError, SharedNameError
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.topics import (
-    SLOW_SECONDS,
     STUCK_JOIN_SECONDS,
     STUCK_WRITE_SECONDS,
     StandstillError,
@@ -24,6 +23,7 @@ from consumers.evaluator.writer import FencedError, WriteError
 from consumers.runtime import process
 from consumers.runtime.kafka import polling
 from consumers.runtime.kafka.connection import TopicsUnfitError
+from consumers.runtime.kafka.polling import SLOW_SECONDS
 from consumers.runtime.process import OperatorError, StuckTaskError
 from tests.support.fakes.evaluator_fakes import (
     MAX_UNWRITTEN,

@@ -5,7 +5,6 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from consumers.engine.admission import MAX_HEADERS, MAX_HEADERS_BYTES
 from consumers.engine.transcripts import MAX_TRANSCRIPT_BYTES
-from consumers.sequencer.service import BESIDE_BYTES
 from schemas.closed_sets import InputSource
 from schemas.judging import MAX_QUESTION_BYTES
 from schemas.log import Origin, Placed
@@ -199,10 +198,7 @@ def test_the_largest_record_that_we_write_fits_a_batch(largest_bytes: int) -> No
     assert size <= MAX_BATCH_BYTES
 
 
-def test_the_largest_event_fits_what_the_log_must_take_and_the_sequencer_asks_for_the_same() -> (
-    None
-):
-    assert BESIDE_BYTES == PLACED_BYTES
+def test_the_largest_event_fits_what_the_log_must_take() -> None:
     headers = [
         (f"h{number:02}", b"v" * (MAX_HEADERS_BYTES // MAX_HEADERS - 3))
         for number in range(MAX_HEADERS)

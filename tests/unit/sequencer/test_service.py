@@ -11,11 +11,12 @@ from aiokafka import TopicPartition
 from prometheus_client import CollectorRegistry
 
 from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError
+from consumers.runtime.kafka.polling import SLOW_SECONDS
 from consumers.runtime.registry import Instruments
 from consumers.sequencer import service
 from consumers.sequencer.appending import LogEndFacts
 from consumers.sequencer.merge import STAMP_MS, InputPartition
-from consumers.sequencer.service import MAX_SILENT_SECONDS, SLOW_SECONDS, Sequencer, Shard
+from consumers.sequencer.service import MAX_SILENT_SECONDS, Sequencer, Shard
 from consumers.sequencer.settings import SequencerSettings
 from schemas.closed_sets import InputSource
 from schemas.log import Next, Tick
