@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from consumers.engine.agent_inspect import (
     Asking,
@@ -23,9 +23,13 @@ from consumers.engine.agent_inspect import (
     per_turn_of,
     ppt_of,
     progress_of,
+    progress_through_turns,
+    static_progress,
     success_at_end_of,
     success_from,
 )
+from consumers.engine.agent_inspect import Trace as FinishedTrace
+from consumers.engine.agent_inspect import tool_correctness as tools_of
 from consumers.engine.goals.questions import Voting, grade_of
 from consumers.engine.redaction.redactor import Redactor
 from consumers.history.opening import opened
@@ -37,13 +41,13 @@ from schemas.columns import CALL_COLUMNS, TURN_COLUMNS, Column, Flat, flat
 from schemas.metric_context import MetricContext
 from schemas.rows import CallRow, GoalsRow, OwnRow, TurnRow, WordsRow
 from schemas.transcript import TRANSCRIPT, TranscriptTurn
-from streamer.agent_inspect.scoring import (
+from streamer.agent_inspect import (
+    REMEDY,
     NotJudgedError,
     TraceQuestions,
-    TraceScores,
-    is_static,
+    document_in,
+    prompt_of,
 )
-from streamer.agent_inspect.traces import REMEDY, Samples, document_in
 from streamer.offline.contexts import recorded_context
 from streamer.offline.own_values import OwnMeasures
 from streamer.offline.scoring import RecordedScoring, plan_from, score_judged, scored, scoring_of
@@ -248,7 +252,6 @@ Judge = Callable[[str], Answer]
 """Gets a whole prompt. It is asked as often as agent-inspect asks."""
 Curve = Sequence[NumericalScore] | Sequence[float]
 """Progress over turns, as `progress` gives it, or its plain values."""
-Result = TypeVar("Result")
 
 
 def progress(trace: Trace, judge: Judge | None = None) -> list[NumericalScore]:
@@ -280,9 +283,7 @@ def progress(trace: Trace, judge: Judge | None = None) -> list[NumericalScore]:
         [{'A table is booked.': ['After turn 2 the subgoal is completed: A table is booked.']}]
     """
     asked = _Asked(trace, judge)
-    if is_static(asked.document):
-        return asked.judged(asked.scores.progress())
-    return asked.judged(asked.scores.progress_through_turns())
+    return asked.judged(static_progress if asked.trace.is_static else progress_through_turns)
 
 
 def auc(trace: Trace | Curve, judge: Judge | None = None) -> NumericalScore:
@@ -331,9 +332,9 @@ def success(
     """
     if isinstance(trace, Mapping):
         asked = _Asked(trace, judge)
-        if is_static(asked.document):
-            return success_from(asked.judged(asked.scores.progress())[0])
-        return success_at_end_of(asked.judged(asked.scores.progress_through_turns()))
+        if asked.trace.is_static:
+            return success_from(asked.judged(static_progress)[0])
+        return success_at_end_of(asked.judged(progress_through_turns))
     if isinstance(trace, NumericalScore):
         return success_from(trace)
     if not trace:
@@ -358,13 +359,11 @@ def tool_correctness(trace: Trace, judge: Judge | None = None) -> NumericalScore
         >>> tool_correctness({"agent_trace": {"turns": [turn]}, "evaluation_data_sample": sample}).score
         0.0
     """
-    asked = _Asked(trace, judge)
-    return asked.judged(asked.scores.tools())[0]
+    return _Asked(trace, judge).judged(tools_of)[0]
 
 
 def _curve(trace: Trace, judge: Judge | None) -> list[NumericalScore]:
-    asked = _Asked(trace, judge)
-    return asked.judged(asked.scores.progress_through_turns())
+    return _Asked(trace, judge).judged(progress_through_turns)
 
 
 def _values(curve: Curve) -> list[float]:
@@ -376,30 +375,29 @@ class _Asked:
 
     def __init__(self, trace: Trace, judge: Judge | None) -> None:
         try:
-            self.document = document_in(trace, "trace", "trace", Samples(), {})
+            self.trace = document_in(trace, "trace", "trace", {}, {})
         except RecordingError as error:
             error.consequence = "Nothing was computed."
             error.remedy = REMEDY
             raise
         self._judge = judge
-        self._questions = TraceQuestions(self.document, "unknown", 0, Redactor())
-        self.scores = TraceScores(self.document, self._prompt)
+        self._questions = TraceQuestions(self.trace, "unknown", 0, Redactor())
 
-    def judged(self, asking: Asking[Result]) -> Result:
-        """The result of a scorer, whose questions the judge answers."""
+    def judged(
+        self, scorer: Callable[[FinishedTrace], Asking[list[NumericalScore]]]
+    ) -> list[NumericalScore]:
+        """The results of a scorer, whose questions the judge answers."""
+        asking = scorer(self.trace)
         try:
             ballot = next(asking)
             while True:
                 ballot = asking.send(self._vote(ballot))
         except StopIteration as ended:
-            result: Result = ended.value
-            return result
-
-    def _prompt(self, ballot: Ballot) -> str:
-        return self._questions.prompt(ballot, "grade")
+            results: list[NumericalScore] = ended.value
+            return results
 
     def _vote(self, ballot: Ballot) -> Vote:
-        prompt = self._prompt(ballot)
+        prompt = prompt_of(self._questions.request(ballot), "grade")
         if self._judge is None:
             raise NotJudgedError("this trace has a question for a judge; pass one as `judge`")
         voting = Voting(
@@ -412,7 +410,8 @@ class _Asked:
             voting.fold(
                 [answer if isinstance(answer, bool) else grade_of(answer) for answer in answers]
             )
-        return Vote(voting.verdict, tuple(texts))
+        keeps_prompt = self.trace.options.include_prompt_sent_to_llmj
+        return Vote(voting.verdict, tuple(texts), prompt if keeps_prompt else None)
 
 
 def _answer(judge: Judge, prompt: str) -> Answer:

@@ -4,10 +4,9 @@ yield the votes that they need.
 
 import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -24,38 +23,24 @@ from schemas.judging import places_in
 # What crashes it (TypeError, IndexError, KeyError, a plain ValueError) ends a scorer here too,
 # mostly in Python's words.
 
-
-class Code(StrEnum):
-    """The last four digits of an internal code; the first two are the component's."""
-
-    INVALID_VOTE = "0000"
-    NOTHING_JUDGED = "0004"
-    NO_PROGRESS = "0005"
-    AREA_FAILED = "0006"
-    TOO_FEW_VALID_ANSWERS = "0007"
-    MISSING_VALUE = "0008"
-    INVALID_VALUE = "0009"
-    PER_TURN_FAILED = "0012"
+MISSING_VALUE: Final = "050008"
+NO_PROGRESS: Final = "050005"
 
 
-EVALUATION = "05"
-ANALYSIS = "08"
+class CodedError(Exception):
+    """An error with agent-inspect's internal code: two digits of a component, four of the error."""
+
+    def __init__(self, internal_code: str, message: str) -> None:
+        self.internal_code = internal_code
+        super().__init__(message)
 
 
-class EvaluationError(Exception):
+class EvaluationError(CodedError):
     """A metric could not be computed."""
 
-    def __init__(self, code: Code, message: str) -> None:
-        self.internal_code = EVALUATION + code
-        super().__init__(message)
 
-
-class InvalidInputValueError(ValueError):
+class InvalidInputValueError(CodedError, ValueError):
     """The input of a metric is not usable."""
-
-    def __init__(self, code: Code, message: str, component: str = EVALUATION) -> None:
-        self.internal_code = component + code
-        super().__init__(message)
 
 
 # The input of agent-inspect, in the form of its dataclasses as JSON, and the errors that stop it
@@ -182,6 +167,34 @@ class ExpectedCall(
     turn: Any = None
 
 
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One finished trace with its sample, as agent-inspect's scorers take them.
+
+    Attributes:
+        trace_id: Its id.
+        turns: The turns; None where agent-inspect has None.
+        subgoals: The sample's subgoals.
+        expected_calls: The sample's expected tool calls; None where agent-inspect has None.
+        user_instruction: The caller's instruction; None if there is none.
+        options: The options.
+        known: Results in place of a trace, by name.
+    """
+
+    trace_id: str
+    turns: Sequence[AgentTurn] | None = None
+    subgoals: Sequence[PlainSubgoal] = ()
+    expected_calls: Sequence[ExpectedCall] | None = None
+    user_instruction: str | None = None
+    options: Options = Options()  # noqa: RUF009  # it never changes
+    known: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether a subgoal names its turn by a number: then the conversation is scripted."""
+        return any(isinstance(subgoal.turn, int) for subgoal in self.subgoals)
+
+
 def require_texts(turns: Sequence[AgentTurn]) -> None:
     """Every one of these turns needs both its texts.
 
@@ -190,11 +203,9 @@ def require_texts(turns: Sequence[AgentTurn]) -> None:
     """
     for number, turn in enumerate(turns, 1):
         if not turn.user_text:
-            raise InvalidInputValueError(Code.MISSING_VALUE, f"Turn {number} has no user text.")
+            raise InvalidInputValueError(MISSING_VALUE, f"Turn {number} has no user text.")
         if not turn.assistant_text:
-            raise InvalidInputValueError(
-                Code.MISSING_VALUE, f"Turn {number} has no assistant text."
-            )
+            raise InvalidInputValueError(MISSING_VALUE, f"Turn {number} has no assistant text.")
 
 
 def require_judgeable(turns: Sequence[AgentTurn], subgoal: PlainSubgoal) -> None:
@@ -206,7 +217,7 @@ def require_judgeable(turns: Sequence[AgentTurn], subgoal: PlainSubgoal) -> None
     """
     require_texts(turns)
     if not subgoal.details:
-        raise InvalidInputValueError(Code.MISSING_VALUE, "A subgoal has no details to judge by.")
+        raise InvalidInputValueError(MISSING_VALUE, "A subgoal has no details to judge by.")
     if any(step.tool and step.arguments is None for turn in turns for step in turn.steps or ()):
         raise TypeError("A tool call has None for its arguments.")
 
@@ -235,7 +246,7 @@ def total_latency_ms(turns: Sequence[AgentTurn]) -> float:
     """
     missing = [number for number, turn in enumerate(turns, 1) if turn.latency_ms is None]
     if missing:
-        raise InvalidInputValueError(Code.MISSING_VALUE, f"Turns without a latency: {missing}.")
+        raise InvalidInputValueError(MISSING_VALUE, f"Turns without a latency: {missing}.")
     total_ms = 0.0  # one by one: from Python 3.12 on sum() corrects for lost bits
     for turn in turns:
         total_ms += turn.latency_ms or 0.0
@@ -269,7 +280,7 @@ def _steps(turns: Sequence[AgentTurn]) -> list[AgentStep]:
     steps: list[AgentStep] = []
     for number, turn in enumerate(turns, 1):
         if not turn.steps:
-            raise InvalidInputValueError(Code.MISSING_VALUE, f"Turn {number} has no steps.")
+            raise InvalidInputValueError(MISSING_VALUE, f"Turn {number} has no steps.")
         steps += turn.steps
     return steps
 
@@ -328,7 +339,7 @@ def progress_of(verdicts: Iterable[bool]) -> float:
     flags = list(verdicts)
     if not flags:
         raise InvalidInputValueError(
-            Code.NOTHING_JUDGED, "No subgoal was judged, so there is no progress to compute."
+            "050004", "No subgoal was judged, so there is no progress to compute."
         )
     return round(sum(map(bool, flags)) / len(flags), PLACES)
 
@@ -351,13 +362,11 @@ def auc_of(progress: Sequence[float]) -> float:
         EvaluationError: 050006 when there is only one, or one is no number.
     """
     if not progress:
-        raise InvalidInputValueError(Code.NO_PROGRESS, "There is no progress to compute an AUC of.")
+        raise InvalidInputValueError(NO_PROGRESS, "There is no progress to compute an AUC of.")
     try:
         return round(area_under(progress), PLACES)
     except (TypeError, ValueError) as error:
-        raise EvaluationError(
-            Code.AREA_FAILED, f"The AUC could not be computed: {error}"
-        ) from error
+        raise EvaluationError("050006", f"The AUC could not be computed: {error}") from error
 
 
 def ppt_of(progress: Sequence[float]) -> float:
@@ -368,14 +377,12 @@ def ppt_of(progress: Sequence[float]) -> float:
         EvaluationError: 050012 when one is no number.
     """
     if not progress:
-        raise InvalidInputValueError(Code.NO_PROGRESS, "There is no progress to compute a PPT of.")
+        raise InvalidInputValueError(NO_PROGRESS, "There is no progress to compute a PPT of.")
     try:
         highest = max(progress)
         return highest / (list(progress).index(highest) + 1)
     except TypeError as error:
-        raise EvaluationError(
-            Code.PER_TURN_FAILED, f"The PPT could not be computed: {error}"
-        ) from error
+        raise EvaluationError("050012", f"The PPT could not be computed: {error}") from error
 
 
 def area_of(curve: Sequence[NumericalScore]) -> NumericalScore:
@@ -409,7 +416,7 @@ def success_at_end_of(curve: Sequence[NumericalScore]) -> NumericalScore:
 
 def _by_turn(curve: Sequence[NumericalScore]) -> dict[str, float]:
     if not curve:
-        raise EvaluationError(Code.NO_PROGRESS, "The judging of the conversation gave no progress.")
+        raise EvaluationError(NO_PROGRESS, "The judging of the conversation gave no progress.")
     return {f"Turn_{number}_progress_score": each.score for number, each in enumerate(curve, 1)}
 
 
@@ -444,12 +451,13 @@ class Ballot(NamedTuple):
 
 
 class Vote(NamedTuple):
-    """The end of a vote: the majority, None if the vote failed; and the completions that were kept
-    on the way.
+    """The end of a vote: the majority, None if the vote failed; the completions that were kept on
+    the way; and the whole prompt, if it is wanted.
     """
 
     is_complete: bool | None
     completions: tuple[str, ...] = ()
+    prompt: str | None = None
 
 
 Result = TypeVar("Result")
@@ -466,61 +474,54 @@ def voted(ballot: Ballot) -> Asking[Vote]:
     """
     if ballot.trials <= 0 or ballot.trials % 2 == 0:
         told = f"A vote needs an odd, positive number of trials; it was {ballot.trials}."
-        raise EvaluationError(Code.INVALID_VOTE, told)
+        raise EvaluationError("050000", told)
     vote = yield ballot
     if vote.is_complete is not None:
         return vote
     if ballot.stops_early:
         raise EvaluationError(
-            Code.TOO_FEW_VALID_ANSWERS, "Too many answers of the judge were invalid for a majority."
+            "050007", "Too many answers of the judge were invalid for a majority."
         )
-    raise EvaluationError(
-        Code.INVALID_VOTE, "An answer of the judge stayed invalid to the last retry."
-    )
+    raise EvaluationError("050000", "An answer of the judge stayed invalid to the last retry.")
 
 
 # agent-inspect's tool correctness: which of the expected tool calls were made in the turns that
 # they name.
 
 
-class ExpectedFound(NamedTuple):
-    """One expected call: whether it was made, and why it counts as made or not, in sentences."""
-
-    expected: ExpectedCall
-    is_made: bool
-    explanations: tuple[str, ...]
-
-
-def tool_correctness(
-    turns: Sequence[AgentTurn], expected_calls: Sequence[ExpectedCall], options: Options
-) -> Asking[list[ExpectedFound]]:
-    """Looks for every expected call in its turn. One that names no turn of the conversation is left
-    out silently.
+def tool_correctness(trace: Trace) -> Asking[list[NumericalScore]]:
+    """Looks for every expected call in its turn; gives a list of one. An expected call that names no
+    turn of the conversation is left out silently.
 
     A tool call that was made may serve several expected ones, and further calls and arguments cost
     nothing. Every judge is asked, also about a call that is wrong in another part already.
 
     Raises:
-        InvalidInputValueError: 050008 when a turn in reach has no text or an expected call no tool;
-            050009 when something is to be both equal to a value and checked by a judge.
+        InvalidInputValueError: 050004 when no call is expected in a turn of the conversation; 050008
+            when a turn in reach has no text or an expected call no tool; 050009 when something is to
+            be both equal to a value and checked by a judge.
         EvaluationError: A vote failed: 050000 or 050007.
         TypeError: The turn has None for its steps, or a step None for the arguments that are looked
             for.
     """
+    # without any, it ends as agent-inspect's does
+    turns: Any = trace.turns
+    expected_calls: Any = trace.expected_calls
     questions = count()
-    found = []
+    made: list[bool] = []
+    explained: list[Any] = []
     for index in range(len(turns)):
         for expected in expected_calls:
             if expected.turn == index:
                 require_texts(turns[: index + 1])
                 if not expected.tool:
                     raise InvalidInputValueError(
-                        Code.MISSING_VALUE, "An expected tool call names no tool."
+                        MISSING_VALUE, "An expected tool call names no tool."
                     )
-                search = _Search(index, expected, options, questions)
-                is_made = yield from search.is_made(expected.tool.strip(), turns[index].steps)
-                found.append(ExpectedFound(expected, is_made, search.summary(is_made=is_made)))
-    return found
+                search = _Search(index, expected, trace.options, questions)
+                made.append((yield from search.is_made(expected.tool.strip(), turns[index].steps)))
+                explained.append({expected.tool: search.explanations(is_made=made[-1])})
+    return [NumericalScore(progress_of(made), None, explained)]
 
 
 @dataclass(slots=True)
@@ -541,61 +542,48 @@ class _Search:
                 return True
         return False
 
-    def summary(self, *, is_made: bool) -> tuple[str, ...]:
+    def explanations(self, *, is_made: bool) -> list[str]:
         """A sentence about the call, then those about its parts."""
         made = "was made as expected" if is_made else "was not made as expected"
         missing = () if self._reasons or is_made else ("No call of this tool is in the turn.",)
-        return (
-            f"The call of {self._expected.tool!r} in turn {self._index + 1} {made}.",
-            *missing,
-            *self._reasons,
-        )
+        about = f"The call of {self._expected.tool!r} in turn {self._index + 1} {made}."
+        return [about, *missing, *self._reasons]
 
     def _is_as_expected(self, step: AgentStep) -> Asking[bool]:
         # Everything is looked at, and every judge asked, even when it has failed already. Of a
         # repeated name the last counts.
-        found = {}
+        found: dict[str | None, bool] = {}
         for required in self._expected.parameters or ():
-            found[required.name] = yield from self._is_argument_right(required, step)
-        output = self._expected.output
-        is_output_right = output is None or (
-            yield from self._is_right(None, output, step.output, step)
-        )
-        return all(found.values()) and is_output_right
-
-    def _is_argument_right(self, required: Parameter, step: AgentStep) -> Asking[bool]:
-        _require_one_way(required)
-        arguments: Any = step.arguments
-        for argument in arguments:
-            if argument.name.strip() == required.name.strip():
-                return (yield from self._is_right(required.name, required, argument.value, step))
-        if required.check is not None:
-            return (yield from self._is_right(required.name, required, "", step))
-        self._reasons.append(f"The argument {required.name!r} is missing.")
-        return False
+            _require_one_way(required)
+            arguments: Any = step.arguments
+            values = [
+                each.value for each in arguments if each.name.strip() == required.name.strip()
+            ]
+            if values or required.check is not None:
+                value = values[0] if values else ""
+                is_right = yield from self._is_right(required.name, required, value, step)
+                found[required.name] = is_right
+            else:
+                self._reasons.append(f"The argument {required.name!r} is missing.")
+                found[required.name] = False
+        if (output := self._expected.output) is not None:
+            _require_one_way(output)
+            found[None] = yield from self._is_right(None, output, step.output, step)
+        return all(found.values())
 
     def _is_right(
         self, name: str | None, required: Required, value: Any, step: AgentStep
     ) -> Asking[bool]:
-        _require_one_way(required)
         what = "output" if name is None else f"argument {name!r}"
         if required.check is None:
             is_equal = bool(value == required.value)
-            if is_equal:
-                self._reasons.append(f"The {what} is {value!r}, as expected.")
-            else:
-                self._reasons.append(f"The {what} is {value!r}; expected is {required.value!r}.")
+            than = "as expected" if is_equal else f"expected is {required.value!r}"
+            self._reasons.append(f"The {what} is {value!r}{', ' if is_equal else '; '}{than}.")
             return is_equal
         question = ToolQuestion(self._index + 1, 0, 0, name, required.check, value, step.call)
+        number, trials = next(self._questions), self._options.num_judge_trials
         vote = yield from voted(
-            Ballot(
-                self._index,
-                next(self._questions),
-                question,
-                self._options.num_judge_trials,
-                stops_early=True,
-                retry_waves=0,
-            )
+            Ballot(self._index, number, question, trials, stops_early=True, retry_waves=0)
         )
         verdict = "complies" if vote.is_complete else "does not comply"
         self._reasons.append(f"By the judge, the {what} {verdict} with {required.check!r}.")
@@ -606,7 +594,7 @@ class _Search:
 def _require_one_way(required: Required) -> None:
     if required.value is not None and required.check is not None:
         raise InvalidInputValueError(
-            Code.INVALID_VALUE, "A value is given and a check too; only one of them is possible."
+            "050009", "A value is given and a check too; only one of them is possible."
         )
 
 
@@ -614,44 +602,12 @@ def _require_one_way(required: Required) -> None:
 # scripted ones.
 
 
-class Validation(NamedTuple):
-    """The verdict on one subgoal.
-
-    Attributes:
-        subgoal: The subgoal.
-        is_completed: The verdict.
-        completions: The judge's completions behind it, if they are asked for.
-        turn_index: Index of the turn after which it was judged, from zero.
-        place: Place of the subgoal in the sample.
-    """
-
-    subgoal: PlainSubgoal
-    is_completed: bool
-    completions: tuple[str, ...]
-    turn_index: int
-    place: int
-
-
-class TurnProgress(NamedTuple):
-    """Progress after one turn.
-
-    `explained` holds subgoals completed earlier, in that order, then all that were judged in this
-    turn; `validations` the same, but only on the last entry and only when asked for.
-    """
-
-    progress: float
-    explained: tuple[Validation, ...]
-    validations: tuple[Validation, ...] | None
-
-
-def progress_through_turns(
-    turns: Sequence[AgentTurn],
-    subgoals: Sequence[PlainSubgoal],
-    options: Options,
-    user_instruction: str | None = None,
-) -> Asking[list[TurnProgress]]:
+def progress_through_turns(trace: Trace) -> Asking[list[NumericalScore]]:
     """Judges every open subgoal after every turn, up to `max_turns` of them; a shorter call repeats
     its last progress.
+
+    Each entry explains the subgoals that were completed earlier, in that order, then all that were
+    judged in its turn.
 
     Raises:
         InvalidInputValueError: 050004 without subgoals; 050008 when a turn in reach has no text or
@@ -660,60 +616,67 @@ def progress_through_turns(
         IndexError: There are no turns.
         KeyError: The prompt template names a missing value.
     """
-    pending = list(enumerate(subgoals))
-    completed: list[Validation] = []
-    judged: list[Validation] = []
-    entries: list[TurnProgress] = []
+    turns: Any = trace.turns  # without any, it ends as agent-inspect's does
+    options = trace.options
+    pending = list(enumerate(trace.subgoals))
+    completed: list[SubGoalValidationResult] = []
+    judged: list[SubGoalValidationResult] = []
+    curve: list[NumericalScore] = []
     for index in range(min(options.max_turns, len(turns))):
         completed += [each for each in judged if each.is_completed]
         judged = []
         for place, subgoal in pending:
             require_judgeable(turns[: index + 1], subgoal)
-            require_fillable(options.template_subgoal, user_instruction)
-            judged.append((yield from _validated(index, place, subgoal, options, is_dynamic=True)))
+            require_fillable(options.template_subgoal, trace.user_instruction)
+            judged.append((yield from _judged(index, place, subgoal, options, is_dynamic=True)))
         for each in judged:
             # the first that is equal leaves: of two equal ones it may be the other
             if each.is_completed:
-                del pending[[subgoal for _, subgoal in pending].index(each.subgoal)]
-        known = (*completed, *judged)
-        entries.append(TurnProgress(progress_of(each.is_completed for each in known), known, None))
-    if options.max_turns > len(entries):
-        entries += [entries[-1]] * (options.max_turns - len(entries))
-    if entries and options.include_validation_results:
-        entries[-1] = entries[-1]._replace(validations=entries[-1].explained)
-    return entries
+                del pending[[subgoal for _, subgoal in pending].index(each.sub_goal)]
+        curve.append(_progress([*completed, *judged]))
+    if options.max_turns > len(curve):
+        curve += [curve[-1]] * (options.max_turns - len(curve))
+    if curve and options.include_validation_results:
+        curve[-1] = replace(curve[-1], validation_results=[*completed, *judged])
+    return curve
 
 
-def static_validations(
-    turns: Sequence[AgentTurn], subgoals: Sequence[PlainSubgoal], options: Options
-) -> Asking[list[Validation]]:
-    """Judges each subgoal once, after the turn it names; one that names no turn of the conversation
-    is left out silently.
+def static_progress(trace: Trace) -> Asking[list[NumericalScore]]:
+    """Judges each subgoal once, after the turn it names; gives a list of one, with its verdicts. A
+    subgoal that names no turn of the conversation is left out silently.
 
     Raises:
-        InvalidInputValueError: 050008 as for `progress_through_turns`.
+        InvalidInputValueError: 050004 when none is judged, 050008 as for `progress_through_turns`.
         EvaluationError: A vote failed: 050000 or 050007.
     """
-    validations = []
+    turns: Any = trace.turns
+    judged = []
     for index in range(len(turns)):
-        for place, subgoal in enumerate(subgoals):
+        for place, subgoal in enumerate(trace.subgoals):
             if subgoal.turn == index:
                 require_judgeable(turns[: index + 1], subgoal)
-                validations.append(
-                    (yield from _validated(index, place, subgoal, options, is_dynamic=False))
+                judged.append(
+                    (yield from _judged(index, place, subgoal, trace.options, is_dynamic=False))
                 )
-    return validations
+    return [replace(_progress(judged), validation_results=judged)]
 
 
-def _validated(
+def _progress(judged: Sequence[SubGoalValidationResult]) -> NumericalScore:
+    explained = [{each.sub_goal.details: each.explanations} for each in judged]
+    return NumericalScore(progress_of(each.is_completed for each in judged), None, explained)
+
+
+def _judged(
     index: int, place: int, subgoal: PlainSubgoal, options: Options, *, is_dynamic: bool
-) -> Asking[Validation]:
+) -> Asking[SubGoalValidationResult]:
     stops_early, waves = options.optimize_judge_trials, max(0, options.max_retry_judge_trials)
     vote = yield from voted(
         Ballot(index, place, subgoal, options.num_judge_trials, stops_early, waves, is_dynamic)
     )
-    completions = vote.completions if options.include_judge_explanation else ()
-    return Validation(subgoal, bool(vote.is_complete), completions, index, place)
+    verdict = "is completed" if vote.is_complete else "is not completed"
+    explanations = [f"After turn {index + 1} the subgoal {verdict}: {subgoal.details}"]
+    explanations += vote.completions if options.include_judge_explanation else ()
+    return SubGoalValidationResult(bool(vote.is_complete), explanations, subgoal, vote.prompt)
 
 
 # agent-inspect's statistics of a judge's votes: the expected progress of one conversation and its
@@ -740,21 +703,15 @@ def judge_statistics(
     if not completions_by_subgoal:
         return None, None
     if not all(completions_by_subgoal):
-        raise InvalidInputValueError(
-            Code.MISSING_VALUE, "A subgoal has no completions of a judge.", ANALYSIS
-        )
+        raise InvalidInputValueError("080008", "A subgoal has no completions of a judge.")
     votes = [
         [grade for completion in completions if (grade := grade_in(completion)) is not None]
         for completions in completions_by_subgoal
     ]
     if len({len(of_subgoal) for of_subgoal in votes}) > 1:
-        raise InvalidInputValueError(
-            Code.INVALID_VALUE, "The subgoals have different numbers of votes.", ANALYSIS
-        )
+        raise InvalidInputValueError("080009", "The subgoals have different numbers of votes.")
     if not votes[0]:
-        raise InvalidInputValueError(
-            Code.MISSING_VALUE, "No completion of the judge has a grade.", ANALYSIS
-        )
+        raise InvalidInputValueError("080008", "No completion of the judge has a grade.")
     shares = [sum(of_subgoal) / len(of_subgoal) for of_subgoal in votes]
     count = len(shares)
     variance = sum_in_numpy_order([share * (1 - share) for share in shares]) / count**2
@@ -802,10 +759,10 @@ def _counted(success_scores: Sequence[float], config: Mapping[str, Any]) -> tupl
     k: Any = trials if config.get(K_VALUE) is None else config[K_VALUE]
     if not trials or k <= 0 or trials <= 0 or k > trials:
         raise EvaluationError(
-            Code.INVALID_VALUE, f"k must be between 1 and the number of trials; k {k} of {trials}."
+            "050009", f"k must be between 1 and the number of trials; k {k} of {trials}."
         )
     if trials > len(success_scores):
         raise EvaluationError(
-            Code.INVALID_VALUE, f"There are {len(success_scores)} scores of {trials} trials."
+            "050009", f"There are {len(success_scores)} scores of {trials} trials."
         )
     return trials, k, sum(success_scores)

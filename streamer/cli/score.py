@@ -152,19 +152,24 @@ def score(
             raise typer.BadParameter(
                 "A trace has no events: leave out --all, --arrival and --processes."
             )
-        from streamer.agent_inspect.scoring import TracePlan, score_traces
-        from streamer.agent_inspect.traces import TraceFiles, options_in
+        from streamer.agent_inspect import options_in, score_traces
 
         try:
             options = options_in(option or ())
         except ValueError as error:
             raise typer.BadParameter(f"--option: {error}.") from error
-        files, settings = TraceFiles(paths), settings_from(config)
-        traces = TracePlan(
-            settings, tuple(scorer or ()), asks_judge, verdicts, agent or "unknown", options
-        )
         with reading(counted="questions") as read:
-            score_traces(files, goals, traces, read)
+            score_traces(
+                paths,
+                goals,
+                settings_from(config),
+                read,
+                scorers=scorer or (),
+                options=options,
+                asks_judge=asks_judge,
+                verdicts=verdicts,
+                agent=agent or "unknown",
+            )
         read.require_all("read and printed")
         return
     if scorer or option:

@@ -18,12 +18,11 @@ from typing import Any, Final
 import pytest
 
 from consumers.engine.admission import Arrival, admit
-from consumers.engine.agent_inspect import AgentTurn, Ballot, Options, PlainSubgoal
+from consumers.engine.agent_inspect import AgentTurn, Ballot, Options, PlainSubgoal, Trace
 from consumers.engine.evaluator import context_of
 from consumers.engine.redaction.redactor import Redactor
 from schemas.closed_sets import InputSource, PipelineType
-from streamer.agent_inspect.scoring import TraceQuestions, default_scorers, metrics_of
-from streamer.agent_inspect.traces import TraceDocument
+from streamer.agent_inspect import TraceQuestions, default_scorers, metrics_of, prompt_of
 from tests.benchmarks.engine_cost import LIMITS, fold, processor_seconds
 from tests.benchmarks.evaluator_cost import EVALUATOR, PARTITIONS, backlog
 from tests.benchmarks.figures import Figures, say
@@ -206,7 +205,7 @@ def _measure_agent_inspect(figures: Figures) -> None:
         "agent_inspect_scores",
         given=json.dumps(given),
     )
-    document = TraceDocument(
+    trace = Trace(
         "bench",
         tuple(AgentTurn(user, assistant) for user, assistant in turns),
         tuple(PlainSubgoal(details) for details in subgoals),
@@ -214,27 +213,24 @@ def _measure_agent_inspect(figures: Figures) -> None:
         options=Options(**config),
     )
     redactor = Redactor()
-    ours_ms = 1e3 * processor_seconds(lambda: _scored(document, answers, redactor), ROUNDS)
+    ours_ms = 1e3 * processor_seconds(lambda: _scored(trace, answers, redactor), ROUNDS)
     if run is not None:
-        assert run["scores"] == _scored(document, answers, redactor), "the same scores"
+        assert run["scores"] == _scored(trace, answers, redactor), "the same scores"
         figures.add("agent_inspect_ms", run["processor_seconds"] * 1e3, what, "ms")
     figures.add("our_scorers_ms", ours_ms, "the same by us, judged once for all", "ms")
 
 
-def _scored(document: TraceDocument, answers: Sequence[str], redactor: Redactor) -> dict[str, Any]:
+def _scored(trace: Trace, answers: Sequence[str], redactor: Redactor) -> dict[str, Any]:
     """Our scores of a trace; each question is made as the judge gets it, and redacted."""
-    questions = TraceQuestions(document, "bench", round(MOST_SECONDS * 1e3), redactor)
+    questions = TraceQuestions(trace, "bench", round(MOST_SECONDS * 1e3), redactor)
     remaining = iter(answers)
 
-    def prompt_of(ballot: Ballot) -> str:
-        return questions.prompt(ballot, "grade")
-
     def judge_of(ballot: Ballot) -> Callable[[int], list[JudgeAnswer]]:
-        prompt_of(ballot)
+        prompt_of(questions.request(ballot), "grade")
         answer = JudgeAnswer(200, next(remaining))
         return lambda wave: [answer] * wave
 
-    scores = driven(metrics_of(document, default_scorers(document), prompt_of), judge_of)
+    scores = driven(metrics_of(trace, default_scorers(trace)), judge_of)
     return {
         "progress": [each.score for each in scores["ProgressScoresThroughTurns"]],
         "auc": scores["AUC"].score,

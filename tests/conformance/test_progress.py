@@ -23,7 +23,7 @@ from consumers.engine.agent_inspect import (
     Parameter,
     PlainSubgoal,
     Required,
-    TurnProgress,
+    Trace,
     area_of,
     auc_of,
     judge_statistics,
@@ -33,7 +33,7 @@ from consumers.engine.agent_inspect import (
     ppt_of,
     progress_of,
     progress_through_turns,
-    static_validations,
+    static_progress,
     success_at_end_of,
     success_from,
     tool_correctness,
@@ -107,23 +107,20 @@ def _number_or_error(compute: Callable[[], Any]) -> Any:
         return _error(error)
 
 
-def _judged_through_turns(case: Json, script: Script) -> list[TurnProgress]:
+def _judged_through_turns(case: Json, script: Script) -> list[NumericalScore]:
     silent = case.get("turns_without_response", [])
     turns = [
         AgentTurn("A question.", None if number in silent else "An answer.")
         for number in range(1, case["turns"] + 1)
     ]
-    asking = progress_through_turns(
+    options = {"include_judge_explanation": True, "include_validation_results": True}
+    trace = Trace(
+        "a",
         turns,
         [PlainSubgoal(name) for name in case["subgoals"]],
-        Options(
-            **{
-                "include_judge_explanation": True,
-                "include_validation_results": True,
-                **case["config"],
-            }
-        ),
+        None,
         case.get("user_instruction", "An instruction."),
+        Options(**{**options, **case["config"]}),
     )
 
     def judge(ballot: Ballot) -> Judge:
@@ -133,14 +130,12 @@ def _judged_through_turns(case: Json, script: Script) -> list[TurnProgress]:
             case["judge"][subgoal.details][ballot.turn_index],
         )
 
-    return driven(asking, judge)
+    return driven(progress_through_turns(trace), judge)
 
 
 def progress_through_turns_case(case: Json) -> Json:
     def curve() -> list[NumericalScore]:
-        return [
-            NumericalScore(entry.progress) for entry in _judged_through_turns(case, Script())
-        ]  # each metric judges anew
+        return _judged_through_turns(case, Script())  # each metric judges anew
 
     script = Script()
     result: Json = {}
@@ -149,14 +144,16 @@ def progress_through_turns_case(case: Json) -> Json:
     except CRASHES as error:
         result = _error(error)
     else:
-        result["progress"] = [entry.progress for entry in entries]
+        result["progress"] = [entry.score for entry in entries]
         if entries:
-            validations = entries[-1].validations or ()
-            result["final_order"] = [each.subgoal.details for each in validations]
-            result["final_completed"] = [each.is_completed for each in validations]
-            result["explanations_per_subgoal"] = [len(each.completions) for each in validations]
-            assert validations == entries[-1].explained
-            assert all(entry.validations is None for entry in entries[:-1])
+            results = entries[-1].validation_results or ()
+            result["final_order"] = [each.sub_goal.details for each in results]
+            result["final_completed"] = [each.is_completed for each in results]
+            # behind the summary
+            result["explanations_per_subgoal"] = [len(each.explanations) - 1 for each in results]
+            explained = [{each.sub_goal.details: each.explanations} for each in results]
+            assert explained == entries[-1].explanations
+            assert all(entry.validation_results is None for entry in entries[:-1])
     return result | {
         "judge_requests": sum(script.waves),
         "waves": script.waves,
@@ -177,16 +174,14 @@ def progress_static_case(case: Json) -> Json:
         return script.judge((ballot.turn_index, subgoal.details), [case["judge"][subgoal.details]])
 
     try:
-        found = driven(
-            static_validations(turns, subgoals, Options(**case.get("config", {}))), judge
-        )
-        progress = progress_of(each.is_completed for each in found)
+        trace = Trace("a", turns, subgoals, options=Options(**case.get("config", {})))
+        (found,) = driven(static_progress(trace), judge)
     except CRASHES as error:
         return _error(error) | {"judge_requests": sum(script.waves)}
     return {
-        "progress": progress,
-        "success": success_from(NumericalScore(progress)).score,
-        "n_results": len(found),
+        "progress": found.score,
+        "success": success_from(found).score,
+        "n_results": len(found.validation_results or ()),
         "judge_requests": sum(script.waves),
         "judged": [[index, name] for index, name, _ in script.by_question()],
     }
@@ -245,14 +240,16 @@ def tool_correctness_case(case: Json) -> Json:
         return script.judge(ballot.about.check, case["judge"][ballot.about.check])
 
     try:
-        found = driven(tool_correctness(turns, expected, Options(**case.get("config", {}))), judge)
-        score = progress_of(each.is_made for each in found)
+        options = Options(**case.get("config", {}))
+        trace = Trace("a", turns, expected_calls=expected, options=options)
+        (found,) = driven(tool_correctness(trace), judge)
     except CRASHES as error:
         return _error(error) | {"judge_requests": sum(script.waves)}
+    told = [texts[0] for each in found.explanations or () for texts in each.values()]
     return {
-        "score": score,
-        "per_call": [each.is_made for each in found],
-        "n": len(found),
+        "score": found.score,
+        "per_call": [text.endswith("was made as expected.") for text in told],
+        "n": len(told),
         "judge_requests": sum(script.waves),
     }
 

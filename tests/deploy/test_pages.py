@@ -30,7 +30,7 @@ from schemas.log import SOURCES, Next, Origin, Placed, Tick
 from schemas.metrics.catalogue import METRICS
 from schemas.redaction import tag_of
 from schemas.topics import TOPICS
-from streamer.agent_inspect.traces import OPTIONS
+from streamer.agent_inspect import OPTIONS
 from streamer.cli.app import COMMANDS, loaded
 from streamer.cluster.facts import TRAFFIC_NEEDS, needs_of
 from streamer.settings.all_settings import Settings, setting_names

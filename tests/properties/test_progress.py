@@ -15,15 +15,14 @@ from consumers.engine.agent_inspect import (
     Argument,
     Ballot,
     ExpectedCall,
-    NumericalScore,
     Options,
     Parameter,
     PlainSubgoal,
     Required,
+    Trace,
     area_of,
     auc_of,
     per_turn_of,
-    progress_of,
     progress_through_turns,
     success_at_end_of,
     tool_correctness,
@@ -82,11 +81,9 @@ def test_the_curve_after_every_turn_is_agent_inspect_s_of_the_turns_so_far(
             return _unanimous(table[ballot.turn_index][int(ballot.about.details)])
 
         turns = [AgentTurn("A question.", "An answer.")] * turn
-        entries = driven(
-            progress_through_turns(turns, subgoals, Options(max_turns=max_turns)), judge_of
-        )
-        progress = [entry.progress for entry in entries]
-        judged = [NumericalScore(each) for each in progress]
+        trace = Trace("a", turns, subgoals, options=Options(max_turns=max_turns))
+        judged = driven(progress_through_turns(trace), judge_of)
+        progress = [each.score for each in judged]
         scores, no_area = curve.at(turn), Unscored(UnscoredReason.ONE_TURN_HAS_NO_AREA)
         assert scores is not None
         assert scores.result == progress[-1]
@@ -310,13 +307,18 @@ def test_tool_correctness_after_every_turn_is_agent_inspect_s(
             AgentTurn("A question.", "An answer.", [_step(call) for call in calls])
             for calls in made[:turn]
         ]
-        asking = tool_correctness(
-            turns, [_as_agent_inspect_has_it(each) for each in expected], Options()
-        )
-        is_made = [each.is_made for each in driven(asking, judge_of)]
-        agent_inspect_s = (
-            progress_of(is_made) if is_made else Unscored(UnscoredReason.NO_TOOL_CALL_DUE)
-        )
+        calls = [_as_agent_inspect_has_it(each) for each in expected]
+        agent_inspect_s: float | Unscored = Unscored(UnscoredReason.NO_TOOL_CALL_DUE)
+        is_made: list[bool] = []
+        if any(each.turn in range(turn) for each in expected):
+            trace = Trace("a", turns, expected_calls=calls)
+            (found,) = driven(tool_correctness(trace), judge_of)
+            agent_inspect_s = found.score
+            is_made = [
+                text.endswith("was made as expected.")
+                for explained in found.explanations or ()
+                for text, *_ in explained.values()
+            ]
         assert live.at(turn) == agent_inspect_s
         # A call that names no turn is left out; one whose turn never came is unknown here, and left
         # out in agent-inspect.

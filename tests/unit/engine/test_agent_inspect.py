@@ -3,6 +3,7 @@ order.
 """
 
 from collections.abc import Callable
+from dataclasses import replace as with_fields
 from typing import Any
 
 import pytest
@@ -21,11 +22,11 @@ from consumers.engine.agent_inspect import (
     Parameter,
     PlainSubgoal,
     Required,
+    Trace,
     auc_of,
     ppt_of,
-    progress_of,
     progress_through_turns,
-    static_validations,
+    static_progress,
     success_from,
     tokens,
     tool_correctness,
@@ -35,6 +36,20 @@ from consumers.engine.agent_inspect import (
 from tests.support.calls.agent_inspect_votes import JudgeAnswer, driven
 
 TURN = AgentTurn("A question.", "An answer.", ())
+
+
+def _judged(*subgoals: PlainSubgoal, turns: int = 1, **options: Any) -> Trace:
+    return Trace("a", [TURN] * turns, subgoals, options=Options(**options))
+
+
+def _called(turns: list[AgentTurn], expected: ExpectedCall) -> Trace:
+    return Trace("a", turns, expected_calls=[expected])
+
+
+def _is_made(found: list[NumericalScore]) -> bool:
+    return found[0].score == 1
+
+
 GOAL = Ballot(0, 0, PlainSubgoal("a"), 5, stops_early=False, retry_waves=5)
 ANSWERS = {
     "C": JudgeAnswer(200, "GRADE: C"),
@@ -102,7 +117,7 @@ def test_fewer_retries_than_none_are_none() -> None:
     judges = Judges("X")
     with pytest.raises(EvaluationError):
         driven(
-            static_validations([TURN], [PlainSubgoal("a", 0)], Options(max_retry_judge_trials=-1)),
+            static_progress(_judged(PlainSubgoal("a", 0), max_retry_judge_trials=-1)),
             judges.of,
         )
     assert judges.requests == 5
@@ -131,7 +146,7 @@ def test_what_stops_the_judging_and_when(
     with pytest.raises((InvalidInputValueError, TypeError, IndexError, KeyError)) as caught:
         driven(
             progress_through_turns(
-                turns, [PlainSubgoal("a")], Options(**options), user_instruction=" "
+                Trace("a", turns, [PlainSubgoal("a")], None, " ", Options(**options))
             ),
             judges.of,
         )
@@ -140,58 +155,60 @@ def test_what_stops_the_judging_and_when(
 
 def test_a_template_may_ask_for_the_instruction_that_there_is() -> None:
     template = "{subgoal} {userTask} {trajectories} {answers} {dynamicDialogue}"
-    asking = progress_through_turns(
-        [TURN], [PlainSubgoal("a")], Options(template_subgoal=template, max_turns=1), "Do it."
-    )
-    assert driven(asking, Judges().of)[0].progress == 1.0
+    trace = _judged(PlainSubgoal("a"), template_subgoal=template, max_turns=1)
+    asking = progress_through_turns(with_fields(trace, user_instruction="Do it."))
+    assert driven(asking, Judges().of)[0].score == 1.0
 
 
 def test_a_subgoal_without_details_stops_it() -> None:
     with pytest.raises(InvalidInputValueError) as caught:
-        driven(progress_through_turns([TURN], [PlainSubgoal("")], Options()), Judges().of)
+        driven(progress_through_turns(_judged(PlainSubgoal(""))), Judges().of)
     assert caught.value.internal_code == "050008"
 
 
 def test_of_two_equal_subgoals_the_first_leaves_whichever_is_completed() -> None:
     subgoals = [PlainSubgoal("a"), PlainSubgoal("b"), PlainSubgoal("a")]
-    options = Options(num_judge_trials=1, max_turns=2, include_validation_results=True)
-    entries = driven(progress_through_turns([TURN] * 2, subgoals, options), Judges("IICII").of)
-    assert [each.subgoal.details for each in entries[-1].validations or ()] == ["a", "b", "a"]
-    assert [each.is_completed for each in entries[-1].validations or ()] == [True, False, False]
+    options = {"num_judge_trials": 1, "max_turns": 2, "include_validation_results": True}
+    entries = driven(
+        progress_through_turns(_judged(*subgoals, turns=2, **options)), Judges("IICII").of
+    )
+    results = entries[-1].validation_results or ()
+    assert [each.sub_goal.details for each in results] == ["a", "b", "a"]
+    assert [each.is_completed for each in results] == [True, False, False]
 
 
 def test_completions_and_validations_are_given_only_when_asked_for() -> None:
-    entry = driven(
-        progress_through_turns([TURN], [PlainSubgoal("a")], Options(max_turns=1)), Judges().of
-    )[0]
-    assert ([each.completions for each in entry.explained], entry.validations) == ([()], None)
-    options = Options(
+    summary = "After turn 1 the subgoal is completed: a"
+    (entry,) = driven(progress_through_turns(_judged(PlainSubgoal("a"), max_turns=1)), Judges().of)
+    assert (entry.explanations, entry.validation_results) == ([{"a": [summary]}], None)
+    trace = _judged(
+        PlainSubgoal("a"),
         max_turns=2,
         include_judge_explanation=True,
         include_validation_results=True,
         num_judge_trials=1,
     )
-    first, last = driven(progress_through_turns([TURN], [PlainSubgoal("a")], options), Judges().of)
-    assert first.explained == last.explained
-    assert [each.completions for each in last.explained] == [("GRADE: C",)]
-    assert first.validations is None
-    assert last.validations is not None
+    first, last = driven(progress_through_turns(trace), Judges().of)
+    assert first.explanations == last.explanations == [{"a": [summary, "GRADE: C"]}]
+    assert first.validation_results is None
+    (verdict,) = last.validation_results or ()
+    assert (verdict.is_completed, verdict.explanations) == (True, [summary, "GRADE: C"])
 
 
 @pytest.mark.parametrize("turn", [0, 0.0, False])
 def test_a_static_subgoal_s_turn_is_compared_as_python_does(turn: Any) -> None:
     judges = Judges()
-    (found,) = driven(
-        static_validations([TURN, DUMB], [PlainSubgoal("a", turn)], Options()), judges.of
-    )
-    assert found.is_completed
+    trace = Trace("a", [TURN, DUMB], [PlainSubgoal("a", turn)])
+    (found,) = driven(static_progress(trace), judges.of)
+    assert found.score == 1
     assert judges.requests == 5
 
 
 def test_without_turns_no_static_subgoal_is_judged() -> None:
-    assert driven(static_validations([], [PlainSubgoal("a", 0)], Options()), Judges().of) == []
+    judges = Judges()
     with pytest.raises(InvalidInputValueError) as caught:
-        progress_of([])
+        driven(static_progress(_judged(PlainSubgoal("a", 0), turns=0)), judges.of)
+    assert judges.requests == 0
     assert caught.value.internal_code == "050004"
 
 
@@ -213,7 +230,7 @@ def test_what_stops_tool_correctness(
     turns: list[AgentTurn], expected: ExpectedCall, row: str, told: str
 ) -> None:
     with pytest.raises((InvalidInputValueError, EvaluationError)) as caught:
-        driven(tool_correctness(turns, [expected], Options()), Judges(row).of)
+        driven(tool_correctness(_called(turns, expected)), Judges(row).of)
     assert getattr(caught.value, "internal_code", None) == told
 
 
@@ -226,10 +243,7 @@ def test_what_stops_tool_correctness(
     ],
 )
 def test_what_does_not_stop_it(expected: ExpectedCall) -> None:
-    assert [
-        each.is_made
-        for each in driven(tool_correctness([CALLED], [expected], Options()), Judges().of)
-    ] == [False]
+    assert not _is_made(driven(tool_correctness(_called([CALLED], expected)), Judges().of))
 
 
 @pytest.mark.parametrize("required", [Parameter(1, name="x"), Parameter(check="check", name="x")])
@@ -239,21 +253,18 @@ def test_arguments_that_are_none_stop_it_only_where_they_are_looked_for(
     judges = Judges()
     with pytest.raises(TypeError):
         driven(
-            tool_correctness(
-                [WITHOUT_ARGUMENTS], [ExpectedCall("a", [required], turn=0)], Options()
-            ),
+            tool_correctness(_called([WITHOUT_ARGUMENTS], ExpectedCall("a", [required], turn=0))),
             judges.of,
         )
     assert judges.requests == 0
     expected = ExpectedCall("a", output=Required(check="check"), turn=0)
-    (found,) = driven(tool_correctness([WITHOUT_ARGUMENTS], [expected], Options()), judges.of)
-    assert found.is_made
+    assert _is_made(driven(tool_correctness(_called([WITHOUT_ARGUMENTS], expected)), judges.of))
 
 
 def test_steps_that_are_none_stop_it() -> None:
     with pytest.raises(TypeError):
         driven(
-            tool_correctness([replace(TURN, steps=None)], [ExpectedCall("a", turn=0)], Options()),
+            tool_correctness(_called([replace(TURN, steps=None)], ExpectedCall("a", turn=0))),
             Judges().of,
         )
 
@@ -333,8 +344,10 @@ def test_each_condition_of_an_expected_call_reads_as_held_or_as_failed(
 ) -> None:
     called = replace(TURN, steps=[AgentStep("book", [Argument("n", 2)], "ok")])
     expected = ExpectedCall("book", [parameter], output, turn=0)
-    (found,) = driven(tool_correctness([called], [expected], Options()), Judges(row).of)
-    assert found.explanations[0].endswith(told[0])
-    assert list(found.explanations[1:]) == told[1:]
-    (missing,) = driven(tool_correctness([TURN], [expected], Options()), Judges(row).of)
-    assert missing.explanations[1:] == ("No call of this tool is in the turn.",)
+    (found,) = driven(tool_correctness(_called([called], expected)), Judges(row).of)
+    (explained,) = found.explanations or ()
+    assert explained["book"][0].endswith(told[0])
+    assert explained["book"][1:] == told[1:]
+    (missing,) = driven(tool_correctness(_called([TURN], expected)), Judges(row).of)
+    (explained,) = missing.explanations or ()
+    assert explained["book"][1:] == ["No call of this tool is in the turn."]

@@ -19,7 +19,7 @@ from consumers.runtime.process import wall_clock_ms
 from schemas.closed_sets import UnscoredReason
 from schemas.rows import Unscored, encode
 from schemas.units import DAY_MS
-from streamer.agent_inspect.scoring import NotJudgedError
+from streamer.agent_inspect import NotJudgedError
 from streamer.notebook import (
     ScoredCall,
     auc,
