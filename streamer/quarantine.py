@@ -6,17 +6,15 @@ import sys
 from collections import Counter
 from collections.abc import (
     AsyncIterator,
-    Awaitable,
-    Callable,
     Collection,
     Coroutine,
     Mapping,
     Sequence,
 )
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, NoReturn, Protocol, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import typer
 from aiokafka import AIOKafkaProducer, TopicPartition
@@ -50,7 +48,13 @@ from schemas.rows import CallRow, RowError, decode
 from schemas.topics import QUARANTINE_TOPIC, SCORES_TOPIC, SOURCE_BY_TOPIC
 from schemas.wire import MAX_NAME_CHARS
 from streamer.cluster.facts import PUT_BACK_NEEDS
-from streamer.cluster.readers import Coordinates, RecordGoneError, record_reader, records_so_far
+from streamer.cluster.readers import (
+    Coordinates,
+    RecordGoneError,
+    RecordReader,
+    record_reader,
+    records_so_far,
+)
 from streamer.facts import PUT_BACK_PATH, STOPPED_BY_SIGNAL
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
@@ -175,65 +179,6 @@ async def _values(kafka: KafkaSettings, since_ms: int | None) -> AsyncIterator[b
             yield record.value
 
 
-# Finds out in `scores` which calls have closed.
-
-_MARK = b'"state":"closed"'
-"""Part of the JSON of every closing record; parsing all other records would take ten
-times as long.
-"""
-Closed = Mapping[str, CallRow | None]
-"""Calls that have closed, by conversation id; in a folder without their rows."""
-
-
-async def closed_calls(
-    kafka: KafkaSettings, entries: Sequence[QuarantineRecord], since_ms: int | None
-) -> Closed:
-    """The calls of refused records that have closed.
-
-    Args:
-        kafka: Where the broker is.
-        entries: The refused records.
-        since_ms: Closing records before this are not looked for; None looks through all that are
-            kept.
-
-    Raises:
-        KafkaUnreachableError: No broker answers, or it does not let us read `scores`.
-    """
-    keys = {entry.key.encode() for entry in entries if entry.key}
-    if not keys:
-        return {}
-    count = (await partition_counts(kafka, [SCORES_TOPIC]))[SCORES_TOPIC]
-    places = {TopicPartition(kafka.topic(SCORES_TOPIC), murmur2_place(key, count)) for key in keys}
-    closed: dict[str, CallRow | None] = {}
-    async with onlooker(kafka, "quarantine", auto_offset_reset="earliest") as consumer:
-        async for record in records_so_far(consumer, sorted(places), since_ms):
-            if (
-                record.key in keys
-                and _MARK in (record.value or b"")
-                and (call := _closed(record.value)) is not None
-            ):
-                closed[call.conversation_id] = call
-    return closed
-
-
-def closed_calls_in(folder: Path, entries: Sequence[QuarantineRecord]) -> Closed:
-    """The calls of refused records of a folder that have closed.
-
-    Raises:
-        LogFileError: The log cannot be read.
-    """
-    with reading(folder) as log:
-        return dict.fromkeys(entry.key for entry in entries if log.has_closed(entry.key))
-
-
-def _closed(value: bytes) -> CallRow | None:
-    try:
-        row = decode(value)
-    except RowError:  # of a version to come, or not ours
-        return None
-    return row if isinstance(row, CallRow) and row.state == "closed" else None
-
-
 # Puts refused records back: read again by their coordinates and appended to the same partition of
 # their input as new records, from where the sequencer takes them.
 #
@@ -272,85 +217,134 @@ class CannotReplayError(Exception):
     """This record cannot be put back; the text says why, as a sentence without a full stop."""
 
 
-class ReadsRecords(Protocol):
-    """Reads single records again."""
+_MARK = b'"state":"closed"'
+"""Part of the JSON of every closing record; parsing all other records would take ten
+times as long.
+"""
+Closed = Mapping[str, CallRow | None]
+"""Calls that have closed, by conversation id; in a folder without their rows."""
 
-    async def read(self, place: Coordinates) -> Any:
-        """The record at a place.
+
+@dataclass(frozen=True, slots=True)
+class TopicRecords:
+    """Refused records in the input topics.
+
+    Attributes:
+        kafka: The cluster.
+        reader: Reads single records.
+        producer: Appends them; None where nothing is appended.
+    """
+
+    kafka: KafkaSettings
+    reader: RecordReader
+    producer: AIOKafkaProducer | None = None
+
+    async def read(self, entry: QuarantineRecord) -> Any:
+        """The record at the place of a refused one.
 
         Raises:
             RecordGoneError: There is none.
         """
+        return await self.reader.read(Coordinates.of(entry))
+
+    async def append(self, record: Any, headers: Headers) -> Coordinates | None:
+        """Appends a record to its own partition once more, with these headers; says where it is."""
+        assert self.producer is not None, "something is to be appended"  # noqa: S101 - so it is
+        written = await self.producer.send_and_wait(
+            record.topic, record.value, key=record.key, partition=record.partition, headers=headers
+        )
+        return Coordinates(written.topic, written.partition, written.offset)
+
+    async def closed(self, entries: Sequence[QuarantineRecord], since_ms: int | None) -> Closed:
+        """The calls of refused records that have closed, by what `scores` has of them since a
+        moment; None looks through all that is kept.
+        """
+        keys = {entry.key.encode() for entry in entries if entry.key}
+        if not keys:
+            return {}
+        count = (await partition_counts(self.kafka, [SCORES_TOPIC]))[SCORES_TOPIC]
+        topic = self.kafka.topic(SCORES_TOPIC)
+        places = sorted({TopicPartition(topic, murmur2_place(key, count)) for key in keys})
+        closed: dict[str, CallRow | None] = {}
+        async with onlooker(self.kafka, "quarantine", auto_offset_reset="earliest") as consumer:
+            async for record in records_so_far(consumer, places, since_ms):
+                # what cannot be read is of a version to come, or not ours
+                if record.key in keys and _MARK in (record.value or b""):
+                    with suppress(RowError):
+                        row = decode(record.value)
+                        if isinstance(row, CallRow) and row.state == "closed":
+                            closed[row.conversation_id] = row
+        return closed
 
 
 @dataclass(frozen=True, slots=True)
 class FolderRecords:
-    """Reads refused records again from the log of a folder.
-
-    Attributes:
-        folder: The folder.
-        keys: The calls of records by their places: the log forgets a call of which nothing was
-            taken.
-    """
+    """Refused records in the log of a folder, which the process that serves it writes."""
 
     folder: Path
-    keys: Mapping[Coordinates, str]
 
-    async def read(self, place: Coordinates) -> Any:
-        """As of `ReadsRecords`."""
+    async def read(self, entry: QuarantineRecord) -> Any:
+        """As of `TopicRecords`. The log forgets a call of which nothing was taken, so its entry
+        says it.
+        """
         with reading(self.folder) as log:
-            event = log.event_at(place.offset)
+            event = log.event_at(entry.offset)
         if event is None:
             raise RecordGoneError(
                 "it is not in the log any more: retention took it, or it was forgotten"
             )
-        key, value = event.key or self.keys.get(place, "").encode(), event.value or b""
-        return ConsumerRecord(
-            event.topic,
-            event.partition,
-            event.offset,
-            event.timestamp,
-            0,
-            key,
-            value,
-            None,
-            len(key),
-            len(value),
-            event.headers,
-        )
+        key, value = event.key or entry.key.encode(), event.value or b""
+        sizes = len(key), len(value)
+        place = event.topic, event.partition, event.offset, event.timestamp, 0
+        return ConsumerRecord(*place, key, value, None, *sizes, event.headers)
+
+    async def append(self, record: Any, _: Headers) -> Coordinates | None:
+        """As of `TopicRecords`; None if the record was put back before. The process that serves
+        names itself where it was refused.
+        """
+        asked = [(record.offset, record.key.decode())]
+        (place,) = await post_command(self.folder, PUT_BACK_PATH, asked)
+        return None if place is None else Coordinates(record.topic, record.partition, place)
+
+    async def closed(self, entries: Sequence[QuarantineRecord], _: int | None) -> Closed:
+        """As of `TopicRecords`."""
+        with reading(self.folder) as log:
+            return dict.fromkeys(entry.key for entry in entries if log.has_closed(entry.key))
 
 
 @asynccontextmanager
-async def reader_of(
-    settings: Settings, folder: Path | None, entries: Sequence[QuarantineRecord]
-) -> AsyncIterator[ReadsRecords]:
-    """Reads the records of these entries, on Kafka or in a folder.
+async def records_of(
+    settings: Settings, folder: Path | None, *, writes: bool = False
+) -> AsyncIterator[TopicRecords | FolderRecords]:
+    """Refused records on Kafka or in a folder; `writes` says whether any is put back.
 
     Raises:
         KafkaUnreachableError: No broker answers, or not any more.
     """
     if folder is not None:
-        yield FolderRecords(folder, {Coordinates.of(entry): entry.key for entry in entries})
+        yield FolderRecords(folder)
         return
-    async with record_reader(settings.kafka) as reader:
-        yield reader
+    async with AsyncExitStack() as stack:
+        reader = await stack.enter_async_context(record_reader(settings.kafka))
+        producer = settings.kafka.producer("quarantine") if writes else nullcontext()
+        yield TopicRecords(settings.kafka, reader, await stack.enter_async_context(producer))
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedRecords:
-    """Refused records in the input topics, checked with today's code and settings.
+    """Refused records, checked with today's code and settings.
 
     Attributes:
         kafka: The cluster.
         limits: Limits of the evaluator: they decide which records are refused again.
-        reader: Reads the records.
+        home: Where the records are.
         closed: Which of their calls have closed.
         redactor: Redacts their texts in messages.
     """
 
     kafka: KafkaSettings
     limits: Limits
-    reader: "ReadsRecords"
+    home: TopicRecords | FolderRecords
     closed: Closed = field(default_factory=dict)
     redactor: Redactor = field(default_factory=Redactor)
 
@@ -362,7 +356,7 @@ class RefusedRecords:
             KafkaError: The broker does not answer.
             TimeoutError: It does not hand the record over.
         """
-        record = await self.reader.read(Coordinates.of(entry))
+        record = await self.home.read(entry)
         key = (record.key or b"")[:MAX_NAME_CHARS].decode("utf-8", "replace")
         if key != entry.key or record.timestamp != entry.quarantined_at_ms:
             raise RecordGoneError("another record is there now: the topic was recreated since")
@@ -427,42 +421,13 @@ def replay_headers(record: Any) -> Headers:
     return headers
 
 
-Append = Callable[[Any, Headers], Awaitable[Coordinates | None]]
-"""Appends a record once more with these headers, and says where it is; None if it was put back
-before.
-"""
-
-
-def to_topics(producer: AIOKafkaProducer) -> Append:
-    """Appends records to their own partitions by a producer that has started."""
-
-    async def append(record: Any, headers: Headers) -> Coordinates:
-        written = await producer.send_and_wait(
-            record.topic, record.value, key=record.key, partition=record.partition, headers=headers
-        )
-        return Coordinates(written.topic, written.partition, written.offset)
-
-    return append
-
-
-def to_folder(folder: Path) -> Append:
-    """Has the process that serves a folder append records to its log; it names the places where
-    they were refused itself.
-    """
-
-    async def append(record: Any, _: Headers) -> Coordinates | None:
-        (place,) = await post_command(folder, PUT_BACK_PATH, [(record.offset, record.key.decode())])
-        return None if place is None else Coordinates(record.topic, record.partition, place)
-
-    return append
-
-
 async def put_back(
     records: RefusedRecords,
-    append: Append,
     entries: Sequence[QuarantineRecord],
     now_ms: int,
     stop: asyncio.Event,
+    *,
+    is_dry_run: bool = False,
 ) -> AsyncIterator[ReplayOutcome]:
     """Appends each record to its own partition again, in the order of `entries`; ends early when
     `stop` is set.
@@ -470,11 +435,11 @@ async def put_back(
     After a failure of the broker the remaining records are not tried.
 
     Args:
-        records: Reads and checks them.
-        append: Appends them.
+        records: Reads, checks and appends them.
         entries: Entries to put back; those of one partition in the order of their offsets.
         now_ms: Broker time of the new records.
         stop: Ends it before the next record.
+        is_dry_run: Whether to append nothing: then each that could be is where it was.
     """
     for entry in entries:
         if stop.is_set():
@@ -482,7 +447,7 @@ async def put_back(
         place = Coordinates.of(entry)
         try:
             record, headers = await records.ready(entry, now_ms)
-            appended = await append(record, headers)
+            appended = place if is_dry_run else await records.home.append(record, headers)
         except CannotReplayError as error:
             yield ReplayOutcome(place, reason=str(error))
         except MessageSizeTooLargeError:
@@ -650,9 +615,9 @@ async def show_entry(settings: Settings, place: Coordinates, folder: Path | None
     entry = found.newest[0]
     console.print(entry_details(entry))
     console.print()
-    async with reader_of(settings, folder, [entry]) as reader:
+    async with records_of(settings, folder) as home:
         redactor = Redactor(settings.redaction)
-        records = RefusedRecords(settings.kafka, settings.all_limits, reader, redactor=redactor)
+        records = RefusedRecords(settings.kafka, settings.all_limits, home, redactor=redactor)
         try:
             record = await records.read(entry)
             judged = records.judged(record, wall_clock_ms())
@@ -734,43 +699,17 @@ async def _put_back_in(
     the last.
     """
     outcomes: list[ReplayOutcome] = []
-    async with AsyncExitStack() as stack:
-        reader = await stack.enter_async_context(reader_of(settings, folder, entries))
-        if is_dry_run:
-            append: Append = _nowhere
-        elif folder is not None:
-            append = to_folder(folder)
-        else:
-            append = to_topics(
-                await stack.enter_async_context(settings.kafka.producer("quarantine"))
-            )
-        closed = await _closed_among(settings, entries, folder)
-        records = RefusedRecords(
-            settings.kafka, settings.all_limits, reader, closed, Redactor(settings.redaction)
-        )
-        stop = stack.enter_context(stop_on_signals())
-        async for outcome in put_back(records, append, entries, wall_clock_ms(), stop):
-            outcomes.append(outcome)
-            would_be = is_dry_run and outcome.reason is None
-            print_line(f"{outcome.place}: would be put back" if would_be else outcome)
-        return outcomes, stop.is_set() and len(outcomes) < len(entries)
-
-
-async def _nowhere(record: Any, _: Headers) -> Coordinates:
-    """Appends nothing."""
-    return Coordinates(record.topic, record.partition, record.offset)
-
-
-async def _closed_among(
-    settings: Settings, entries: Sequence[QuarantineRecord], folder: Path | None
-) -> Closed:
-    if folder is not None:
-        return closed_calls_in(folder, entries)
-    return (
-        await closed_calls(settings.kafka, entries, _closed_since_ms(settings, entries))
-        if entries
-        else {}
-    )
+    async with records_of(settings, folder, writes=not is_dry_run) as home:
+        closed = await home.closed(entries, _closed_since_ms(settings, entries)) if entries else {}
+        redactor = Redactor(settings.redaction)
+        records = RefusedRecords(settings.kafka, settings.all_limits, home, closed, redactor)
+        with stop_on_signals() as stop:
+            replaying = put_back(records, entries, wall_clock_ms(), stop, is_dry_run=is_dry_run)
+            async for outcome in replaying:
+                outcomes.append(outcome)
+                would_be = is_dry_run and outcome.reason is None
+                print_line(f"{outcome.place}: would be put back" if would_be else outcome)
+            return outcomes, stop.is_set() and len(outcomes) < len(entries)
 
 
 def wanted_by(

@@ -242,7 +242,7 @@ def replay(
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     if from_topics:
         # brings the engine, which playing does not need
-        from streamer.backtest.run import run_backtest
+        from streamer.backtest import run_backtest
 
         run_backtest(
             settings,

@@ -1,6 +1,5 @@
 """The command `trials`: repeated calls of each goal set, compared."""
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -246,15 +245,13 @@ def trials(
     elif compare is not None:
         print_versus(gathered, compare, as_json=as_json)
     else:
-        causes_in = None
+        found = None
         if causes:
             # brings the judge, which most comparisons do not need
-            from streamer.trials.judged_causes import causes_of
+            from streamer.trials.causes import causes_of
 
-            causes_in = partial(
-                causes_of, settings=settings, asks_judge=asks_judge, verdicts=verdicts
-            )
-        is_complete = print_comparison(gathered, k, causes_in, as_json=as_json)
+            found = causes_of(gathered.found, settings, asks_judge=asks_judge, verdicts=verdicts)
+        is_complete = print_comparison(gathered, k, found, as_json=as_json)
     say_left_out(gathered)
     if unread or not is_complete:
         raise typer.Exit(1)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 from aiokafka import TopicPartition
@@ -59,14 +59,18 @@ from streamer.trials.calls import (
     SubgoalOutcome,
     Trial,
     Trials,
+    Versus,
     finding_of,
     holds_rows,
     read_rows_file,
     take_line,
+    versus_json,
+    versus_lines,
     words_by_turn,
 )
-from streamer.trials.causes import Causes, causes_json, causes_lines
-from streamer.trials.versus import Versus, versus_json, versus_lines
+
+if TYPE_CHECKING:
+    from streamer.trials.causes import Causes  # which bring the judge
 
 # Compares repeated calls of one goal set: success, progress, pass@k, pass^k, agreement of the
 # judge, and errors. Pure.
@@ -792,22 +796,21 @@ def say_left_out(gathered: Trials) -> None:
 def print_comparison(
     gathered: Trials,
     wanted: Sequence[int] | None,
-    causes_in: Callable[[Sequence[Trial]], Causes] | None = None,
+    causes: "Causes | None" = None,
     *,
     as_json: bool,
 ) -> bool:
-    """Prints the comparison, with causes if they are looked for; returns whether it has everything
+    """Prints the comparison, with causes if they were looked for; returns whether it has everything
     requested.
     """
-    causes = None if causes_in is None else causes_in(gathered.found)
     groups = compared(gathered.found)
     ks = fitting(groups, wanted)
     if as_json:
-        found = {} if causes is None else {"causes": causes_json(causes)}
+        found = {} if causes is None else {"causes": causes.document()}
         print_document({**trials_json(groups, ks, gathered.left_out), **found})
     else:
         output_console().print(trials_table(groups, shown(ks, wanted)))
-        for line in (*error_lines(groups), *(() if causes is None else causes_lines(causes))):
+        for line in (*error_lines(groups), *(() if causes is None else causes.lines())):
             print_line(line)
     for sentence in remarks(groups, wanted):
         say(sentence)

@@ -10,8 +10,7 @@ from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import GoalRules, Limits
 from schemas.log import LogReader
 from schemas.rows import CallRow, Row, decode, encode
-from streamer.backtest.past import PastCalls
-from streamer.backtest.rerun import LastValues, Rerun, RerunComparison, last_values
+from streamer.backtest import LastValues, PastCalls, Rerun, RerunComparison, last_values
 from streamer.history.comparison import ComparedPeriod
 from streamer.trials.calls import NewestRows
 from tests.properties.owners import Acts, Log, Owner, Settings, acts

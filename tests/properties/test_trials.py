@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from schemas.goals.checks import Judge
 from schemas.goals.goal_set import GoalSet, Subgoal
-from streamer.trials.calls import SubgoalOutcome, Trial
+from streamer.trials.calls import SubgoalOutcome, Trial, Versus
 from streamer.trials.comparison import compared
-from streamer.trials.versus import Versus
 
 GOALS = GoalSet(
     id="any", subgoals=(Subgoal(id="done", details="it is done", check=Judge(kind="judge")),)

@@ -32,7 +32,7 @@ LOADED: Final = (
     "streamer.sources.watch",
     "streamer.cli.app",
     "streamer.cli.replay",
-    "streamer.backtest.run",
+    "streamer.backtest",
     "streamer.offline.call_work",
     "streamer.sources.publisher",
     "streamer.roles.demo",

@@ -19,7 +19,7 @@ KNOWN = {
     "consumers/store/rows.py": "a database in memory, or in a file that the door made",
     "streamer/cli/report.py": "beside a result, by the door",
     "streamer/tables.py": "beside a result, by the door",
-    "streamer/offline/kept_verdicts.py": "a file that the door made",
+    "streamer/offline/judge_in_process.py": "a file that the door made",
     "streamer/roles/transcript_files.py": "a name that nobody can know, with the same rights",
     "streamer/roles/serving.py": "an address: no words",
     "streamer/roles/demo.py": "a temporary folder, which Python makes for its owner alone",

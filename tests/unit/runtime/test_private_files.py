@@ -11,7 +11,7 @@ import pytest
 
 from consumers.history.sqlite import SqliteHistory
 from consumers.runtime.private_files import ensure_file, make_file, make_folder, network_kind
-from streamer.offline.kept_verdicts import KeptVerdicts
+from streamer.offline.judge_in_process import KeptVerdicts
 from streamer.result_file import written_whole
 from tests.support.calls.judge_questions import judge_settings
 

@@ -23,17 +23,22 @@ from schemas.goals.goal_set import GoalSet
 from schemas.log import Event, LogReader, Tick
 from schemas.rows import CallRow, GoalsRow, OwnRow, Row, TurnRow, encode
 from schemas.topics import SOURCE_BY_TOPIC, TOPIC_BY_SOURCE
-from streamer.backtest import past as backtest_past
-from streamer.backtest import rerun as backtest_rerun
-from streamer.backtest.past import BacktestError, PastCalls, PastTopics
-from streamer.backtest.rerun import (
+from streamer import backtest
+from streamer.backtest import (
     MAX_EXAMPLES,
+    BacktestError,
+    BacktestPlan,
+    BacktestResult,
+    PastCalls,
+    PastTopics,
     Rerun,
     RerunComparison,
     ScoreDifference,
     last_values,
+    remarks,
+    report,
+    report_document,
 )
-from streamer.backtest.run import BacktestPlan, BacktestResult, remarks, report, report_document
 from streamer.history.comparison import ComparedPeriod
 from streamer.offline.own_values import OwnMeasures
 from streamer.terminal import Screen
@@ -226,14 +231,14 @@ def test_what_cannot_be_read_is_counted() -> None:
 
 
 def test_more_calls_than_are_held_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backtest_past, "MAX_CALLS", 1)
+    monkeypatch.setattr(backtest, "MAX_CALLS", 1)
     calls = past(*live(key="one").rows("one"))
     with pytest.raises(BacktestError, match="shorter time"):
         written(calls, live(key="two").rows("two"))
-    monkeypatch.setattr(backtest_past, "MAX_HELD_BYTES", 100)
+    monkeypatch.setattr(backtest, "MAX_HELD_BYTES", 100)
     with pytest.raises(BacktestError, match="more than 100 bytes"):
         past(*live(key="one").rows("one"))
-    monkeypatch.setattr(backtest_rerun, "MAX_CALLS", 1)
+    monkeypatch.setattr(backtest, "MAX_CALLS", 1)
     rerun = anew({})
     feed_in(rerun, in_log(log(key="one")))
     with pytest.raises(BacktestError, match="shorter time"):
@@ -677,7 +682,7 @@ def test_a_number_that_became_unknown_is_in_no_mean() -> None:
 
 
 def test_examples_and_means_are_bounded_and_counts_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backtest_rerun, "MOST_MEASURED", 10)
+    monkeypatch.setattr(backtest, "MOST_MEASURED", 10)
     comparison = RerunComparison()
     for number in range(100):
         comparison.add(f"c{number}", waited(1.0), waited(2.0))

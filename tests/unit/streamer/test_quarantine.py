@@ -29,8 +29,8 @@ from streamer.quarantine import (
     Entries,
     RefusedRecords,
     ReplayOutcome,
+    TopicRecords,
     Wanted,
-    closed_calls,
     entry_details,
     listing,
     put_back,
@@ -39,7 +39,6 @@ from streamer.quarantine import (
     replay_headers,
     shown_bytes,
     summary,
-    to_topics,
 )
 from streamer.terminal import Screen
 from tests.support.fakes.broker_records import BrokerRecord
@@ -229,15 +228,16 @@ class Log:
         return RecordMetadata(topic, tp.partition, tp, 1_000 + len(self.appended), NOW_MS, 1, 0)
 
 
+def home(log: Any = None) -> TopicRecords:
+    return TopicRecords(KAFKA, log, log)
+
+
 async def replayed(
     log: Log, *records: Any, limits: Limits = LIMITS, closed: Closed | None = None
 ) -> list[ReplayOutcome]:
-    chosen = RefusedRecords(KAFKA, limits, log, closed or {})
+    chosen = RefusedRecords(KAFKA, limits, home(log), closed or {})
     entries = [refused(each) for each in records]
-    return [
-        outcome
-        async for outcome in put_back(chosen, to_topics(log), entries, NOW_MS, asyncio.Event())
-    ]
+    return [outcome async for outcome in put_back(chosen, entries, NOW_MS, asyncio.Event())]
 
 
 async def test_a_record_is_appended_as_it_was_to_its_own_partition() -> None:
@@ -328,11 +328,9 @@ async def test_once_the_broker_fails_what_was_appended_is_told_and_the_rest_is_n
 async def test_a_signal_ends_it_after_the_record_that_is_on_its_way() -> None:
     records = [record(offset) for offset in range(10)]
     log, stop = Log(*records), asyncio.Event()
-    chosen = RefusedRecords(KAFKA, LIMITS, log)
+    chosen = RefusedRecords(KAFKA, LIMITS, home(log))
     outcomes = []
-    async for outcome in put_back(
-        chosen, to_topics(log), [refused(each) for each in records], NOW_MS, stop
-    ):
+    async for outcome in put_back(chosen, [refused(each) for each in records], NOW_MS, stop):
         stop.set()
         outcomes.append(outcome)
     assert [outcome.appended is not None for outcome in outcomes] == [True]
@@ -352,10 +350,9 @@ async def test_closed_calls_are_found_by_their_rows_and_records_without_a_key_ha
     monkeypatch.setattr(quarantine_log, "partition_counts", counts)
     monkeypatch.setattr(quarantine_log, "onlooker", kept)
     over, unnamed, other = record(3, key=b"over"), record(4, key=None), record(5)
-    assert await closed_calls(KAFKA, [refused(each) for each in (over, unnamed, other)], None) == {
-        "over": CLOSED
-    }
-    assert await closed_calls(KAFKA, [refused(unnamed)], None) == {}
+    entries = [refused(each) for each in (over, unnamed, other)]
+    assert await home().closed(entries, None) == {"over": CLOSED}
+    assert await home().closed([refused(unnamed)], None) == {}
 
 
 CLOSED = CallRow(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from schemas.rows import CallRow, GoalsRow, Row, TurnRow
-from streamer.backtest.rerun import last_values
+from streamer.backtest import last_values
 from streamer.trials.calls import NewestRows
 from tests.support.calls.rows_of_calls import call_of
 from tests.support.fakes.scripted_openai import Asked, Does, fails, grades, scripted_openai

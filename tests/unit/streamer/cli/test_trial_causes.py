@@ -17,7 +17,7 @@ from consumers.engine.redaction.redactor import Redactor
 from schemas.goals.goal_set import GoalSet
 from streamer.sources.simulator.profile import HEALTHY, Incident, IncidentName, with_incidents
 from streamer.sources.simulator.traffic import simulate_call
-from streamer.trials import judged_causes
+from streamer.trials import causes
 from streamer.trials.calls import Quote, SubgoalOutcome, Trial
 from tests.support.fakes import scripted_openai as scripted
 from tests.support.fakes.scripted_openai import (
@@ -203,7 +203,7 @@ def test_three_planted_causes_have_exactly_their_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path, sets = recorded
-    monkeypatch.setattr(judged_causes, "MOST_FAULTS_ASKED", 40)
+    monkeypatch.setattr(causes, "MOST_FAULTS_ASKED", 40)
     answers = tmp_path / "answers.jsonl"
     with scripted_openai(good) as server:
         ended = judged(server, path, "--goals", sets, "--causes", "--verdicts", answers)
@@ -259,8 +259,8 @@ def test_beyond_the_bounds_nothing_is_asked_and_no_call_is_lost(
     with scripted_openai(good) as server:
         whole = judged(server, *given)
         server.asked.clear()
-        monkeypatch.setattr(judged_causes, "MOST_QUESTIONS", 1)
-        monkeypatch.setattr(judged_causes, "MOST_FAULTS_ASKED", 10)
+        monkeypatch.setattr(causes, "MOST_QUESTIONS", 1)
+        monkeypatch.setattr(causes, "MOST_FAULTS_ASKED", 10)
         ended = judged(server, *given)
         assert (ended.code, len(server.asked)) == (1, 1)
         assert (
@@ -270,7 +270,7 @@ def test_beyond_the_bounds_nothing_is_asked_and_no_call_is_lost(
         assert 1 <= sum(len(numbers) for _, numbers in cases_in(server.asked[0])) <= 10
         assert faults_in(ended) == faults_in(whole)
 
-        monkeypatch.setattr(judged_causes, "MOST_QUESTIONS", 10)
+        monkeypatch.setattr(causes, "MOST_QUESTIONS", 10)
         # this endpoint counts 50 tokens for a character
         monkeypatch.setattr(scripted, "CHARS_PER_TOKEN", 0.02)
         server.asked.clear()
@@ -322,7 +322,7 @@ def test_words_that_history_has_as_they_were_said_are_redacted_too() -> None:
         words=words,
         last_turn=1,
     )
-    (case,) = judged_causes.cases_of([trial], Redactor())
+    (case,) = causes.cases_of([trial], Redactor())
     assert ("[EMAIL]" in str(case), "jane" in str(case)) == (True, False)
 
 
@@ -444,7 +444,7 @@ def test_a_cause_goes_on_from_question_to_question(
     """Later questions name the causes so far, so one cause is one group; one failed answer costs
     its own faults.
     """
-    monkeypatch.setattr(judged_causes, "MOST_FAULTS_ASKED", 20)
+    monkeypatch.setattr(causes, "MOST_FAULTS_ASKED", 20)
     with scripted_openai(
         lambda asked: Does(text="?") if len(server.asked) == 2 else good(asked)
     ) as server:
@@ -461,7 +461,7 @@ def test_what_is_said_has_room_for_the_longest_causes(
     judged: Callable[..., Ended], given: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each later question repeats the causes so far; 21 of them are one too many."""
-    monkeypatch.setattr(judged_causes, "MOST_FAULTS_ASKED", 40)
+    monkeypatch.setattr(causes, "MOST_FAULTS_ASKED", 40)
     many = {
         "groups": [
             {"cause": f"{number:03}{'x' * 197}", "faults": [number]} for number in range(1, 22)
@@ -474,7 +474,7 @@ def test_what_is_said_has_room_for_the_longest_causes(
         "1 number without a sentence, or beyond 20 causes: not grouped (for example 21)"
         in ended.err
     )
-    assert len(causes_in(ended)) == judged_causes.MOST_CAUSES + 1
+    assert len(causes_in(ended)) == causes.MOST_CAUSES + 1
 
 
 def test_without_a_judge_faults_are_grouped_by_what_where_and_last_words(

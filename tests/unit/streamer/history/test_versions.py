@@ -34,8 +34,7 @@ from schemas.closed_sets import CloseReason
 from schemas.rows import CallRow, Goals, GoalsRow, Labels, Progress, Row, SubgoalResult, Waiting
 from streamer.history.comparison import lot_given, lots_compared, versions_in
 from streamer.roles.past_calls import StoredCalls
-from streamer.trials.calls import NewestRows
-from streamer.trials.versus import Versus
+from streamer.trials.calls import NewestRows, Versus
 from tests.unit.history.test_store import SCORED, batch
 from tests.unit.streamer.command_line import command
 

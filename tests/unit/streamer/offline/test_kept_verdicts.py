@@ -18,7 +18,7 @@ import pytest
 from consumers.judge.settings import JudgeSettings
 from schemas.closed_sets import JudgeKind
 from schemas.judging import JudgeVerdict, Rated
-from streamer.offline.kept_verdicts import KeptVerdicts
+from streamer.offline.judge_in_process import KeptVerdicts
 from tests.support.calls.judge_questions import question
 from tests.support.fakes.scripted_openai import (
     Asked,
