@@ -27,12 +27,11 @@ from consumers.engine.agent_inspect import (
     SubGoalValidationResult,
     Trace,
     Vote,
-    area_of,
     auc_of,
     judge_statistics,
+    of_curve,
     pass_at_k,
     pass_hat_k,
-    per_turn_of,
     ppt_of,
     progress_of,
     progress_through_turns,
@@ -42,6 +41,7 @@ from consumers.engine.agent_inspect import (
     tool_correctness,
 )
 from consumers.engine.goals.checks import TurnFacts
+from consumers.engine.goals.curve import area_under
 from consumers.engine.goals.questions import in_words
 from consumers.engine.goals.text_judges import transcript_of
 from consumers.engine.goals.tool_correctness import ToolQuestion
@@ -504,8 +504,8 @@ _OF_STATIC: Final[_OfJudged] = {
 }
 _OF_CURVE: Final[_OfJudged] = {
     Scorer.THROUGH_TURNS: list,
-    Scorer.AUC: area_of,
-    Scorer.PPT: per_turn_of,
+    Scorer.AUC: partial(of_curve, area_under),
+    Scorer.PPT: partial(of_curve, ppt_of),
     Scorer.SUCCESS_AT_END: success_at_end_of,
 }
 _OF_TOOLS: Final[_OfJudged] = {Scorer.TOOLS: itemgetter(0)}
@@ -573,9 +573,9 @@ def known_metrics_of(trace: Trace) -> dict[str, Json]:
         if any("explanations" in each for each in listed if isinstance(each, Mapping)):
             results["StatisticAnalysis"] = _or_error(lambda: _statistics(listed))
     if "success_scores" in known:
-        values, config = known["success_scores"], msgspec.structs.asdict(trace.options)
-        results["PassAtK"] = _or_error(lambda: NumericalScore(pass_at_k(values, config)))
-        results["PassHatK"] = _or_error(lambda: NumericalScore(pass_hat_k(values, config)))
+        given = known["success_scores"], trace.options.no_of_trials, trace.options.k_value
+        results["PassAtK"] = _or_error(lambda: NumericalScore(pass_at_k(*given)))
+        results["PassHatK"] = _or_error(lambda: NumericalScore(pass_hat_k(*given)))
     return results
 
 

@@ -77,7 +77,7 @@ from streamer.roles.evaluator_role import goals_of_now
 from streamer.served_folder import served
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
-from streamer.terminal import error_console, output_console, print_document, say
+from streamer.terminal import error_console, output_console, plain_table, print_document, say
 from streamer.time_bounds import moment_ms, shown_moment
 from streamer.trials.calls import (
     Flip,
@@ -1015,9 +1015,7 @@ def _goal_lines(comparison: RerunComparison) -> Iterator[str]:
 
 
 def _examples_table(comparison: RerunComparison) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in ("conversation", "turn", "value", "then", "now"):
-        table.add_column(column, overflow="fold")
+    table = plain_table("conversation", "turn", "value", "then", "now")
     for example in comparison.examples:
         table.add_row(*(_NOT_THERE if value is None else str(value) for value in example))
     return table

@@ -18,9 +18,8 @@ from consumers.engine.agent_inspect import (
     NumericalScore,
     SubGoalValidationResult,
     Vote,
-    area_of,
     auc_of,
-    per_turn_of,
+    of_curve,
     ppt_of,
     progress_of,
     progress_through_turns,
@@ -30,6 +29,7 @@ from consumers.engine.agent_inspect import (
 )
 from consumers.engine.agent_inspect import Trace as FinishedTrace
 from consumers.engine.agent_inspect import tool_correctness as tools_of
+from consumers.engine.goals.curve import area_under
 from consumers.engine.goals.questions import Voting, grade_of
 from consumers.engine.redaction.redactor import Redactor
 from consumers.history.opening import opened
@@ -297,7 +297,7 @@ def auc(trace: Trace | Curve, judge: Judge | None = None) -> NumericalScore:
         0.5
     """
     if isinstance(trace, Mapping):
-        return area_of(_curve(trace, judge))
+        return of_curve(area_under, _curve(trace, judge))
     return NumericalScore(auc_of(_values(trace)))
 
 
@@ -313,7 +313,7 @@ def ppt(trace: Trace | Curve, judge: Judge | None = None) -> NumericalScore:
         0.3333333333333333
     """
     if isinstance(trace, Mapping):
-        return per_turn_of(_curve(trace, judge))
+        return of_curve(ppt_of, _curve(trace, judge))
     return NumericalScore(ppt_of(_values(trace)))
 
 

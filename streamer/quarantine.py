@@ -59,7 +59,14 @@ from streamer.facts import PUT_BACK_PATH, STOPPED_BY_SIGNAL
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
 from streamer.sources.posting import post_command
-from streamer.terminal import output_console, print_line, print_lines, quiet_libraries, say
+from streamer.terminal import (
+    output_console,
+    plain_table,
+    print_line,
+    print_lines,
+    quiet_libraries,
+    say,
+)
 from streamer.time_bounds import moment_given, shown_moment
 
 # Reads the `quarantine` topic: refused records and the reasons. It uses no consumer group, so it
@@ -511,9 +518,7 @@ def shown_value(raw: bytes, redactor: Redactor) -> str:
 
 def listing(entries: Sequence[QuarantineRecord]) -> RenderableType:
     """The entries, one to a row."""
-    table = Table(box=None, pad_edge=False)
-    for column in ("refused (UTC)", "record", "conversation", "reason", "what"):
-        table.add_column(column, overflow="fold")
+    table = plain_table("refused (UTC)", "record", "conversation", "reason", "what")
     for entry in entries:
         cells = (
             str(Coordinates.of(entry)),

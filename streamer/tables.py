@@ -18,7 +18,7 @@ from schemas.rows import CallRow, OwnRow, TurnRow
 from schemas.scores.running import ShownCall
 from streamer.result_file import require_place, written_whole
 from streamer.terminal import print_lines
-from streamer.trials.calls import Trial
+from streamer.trials.calls import Trial, finding_of
 
 Row = Sequence[Flat]
 Of = TypeVar("Of")
@@ -139,7 +139,7 @@ TRIAL_COLUMNS: Final[tuple[Computed[Trial], ...]] = (
         "reached",
         "integer",
         "subgoals that are reached",
-        lambda trial: sum(each.finding is True for each in trial.subgoals),
+        lambda trial: sum(finding_of(each.result) is True for each in trial.subgoals.values()),
     ),
     Computed("subgoals", "integer", "all subgoals", lambda trial: len(trial.subgoals)),
     Computed(
@@ -158,7 +158,7 @@ TRIAL_COLUMNS: Final[tuple[Computed[Trial], ...]] = (
         "failed_tools",
         "text",
         "the tools that failed or were not answered",
-        lambda trial: _joined(each.tool for each in trial.failed_tools),
+        lambda trial: _joined(each.what for each in trial.failed_tools),
     ),
     Computed(
         "closed_ms",

@@ -15,6 +15,7 @@ import typer
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from consumers.runtime.visible import visible
@@ -130,6 +131,14 @@ def output_console() -> Screen:
     if console.is_terminal:
         return console
     return Screen(file=cast("IO[str]", _Unpadded()), width=FILE_COLUMNS)
+
+
+def plain_table(*columns: str) -> Table:
+    """An empty table without lines around it, with these columns."""
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
 
 
 class _Unpadded(io.TextIOBase):

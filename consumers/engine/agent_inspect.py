@@ -385,25 +385,19 @@ def ppt_of(progress: Sequence[float]) -> float:
         raise EvaluationError("050012", f"The PPT could not be computed: {error}") from error
 
 
-def area_of(curve: Sequence[NumericalScore]) -> NumericalScore:
-    """The AUC of a conversation that was judged, by its progress after each turn.
+def of_curve(
+    number: Callable[[Sequence[float]], float], curve: Sequence[NumericalScore]
+) -> NumericalScore:
+    """A number of a conversation that was judged, rounded: with `area_under` the AUC of its
+    progress after each turn, with `ppt_of` the PPT.
 
     Raises:
-        EvaluationError: 050005 when there is none.
-        ValueError: There is only one.
+        EvaluationError: 050005 when there is no progress.
+        ValueError: There is no area, because there is only one turn.
     """
     sub_scores = _by_turn(curve)
-    area = round(area_under(list(sub_scores.values())), PLACES)
-    return NumericalScore(area, sub_scores, [each.explanations for each in curve])
-
-
-def per_turn_of(curve: Sequence[NumericalScore]) -> NumericalScore:
-    """The PPT of a conversation that was judged, rounded. Raises EvaluationError 050005 when there
-    is no progress.
-    """
-    sub_scores = _by_turn(curve)
-    per_turn = round(ppt_of(list(sub_scores.values())), PLACES)
-    return NumericalScore(per_turn, sub_scores, [each.explanations for each in curve])
+    rounded = round(number(list(sub_scores.values())), PLACES)
+    return NumericalScore(rounded, sub_scores, [each.explanations for each in curve])
 
 
 def success_at_end_of(curve: Sequence[NumericalScore]) -> NumericalScore:
@@ -720,11 +714,8 @@ def judge_statistics(
 
 # agent-inspect's pass@k and pass^k: what repeated trials of one task say about its success.
 
-K_VALUE = "k_value"
-NO_OF_TRIALS = "no_of_trials"
 
-
-def pass_at_k(success_scores: Sequence[float], config: Mapping[str, Any]) -> float:
+def pass_at_k(success_scores: Sequence[float], trials: int | None, k: int | None = None) -> float:
     """How likely one of k trials succeeds.
 
     Raises:
@@ -732,7 +723,7 @@ def pass_at_k(success_scores: Sequence[float], config: Mapping[str, Any]) -> flo
             trials.
         TypeError: The scores do not add up to a whole number.
     """
-    trials, k, successes = _counted(success_scores, config)
+    trials, k, successes = _counted(success_scores, trials, k)
     if successes == 0:
         return 0.0
     if trials - successes < k:
@@ -740,24 +731,25 @@ def pass_at_k(success_scores: Sequence[float], config: Mapping[str, Any]) -> flo
     return 1.0 - math.comb(trials - successes, k) / math.comb(trials, k)
 
 
-def pass_hat_k(success_scores: Sequence[float], config: Mapping[str, Any]) -> float:
+def pass_hat_k(success_scores: Sequence[float], trials: int | None, k: int | None = None) -> float:
     """How likely all of k trials succeed. More scores than trials can make it exceed 1.
 
     Raises:
         EvaluationError: 050009 as for `pass_at_k`.
         TypeError: The scores do not add up to a whole number, and to k or more.
     """
-    trials, k, successes = _counted(success_scores, config)
+    trials, k, successes = _counted(success_scores, trials, k)
     if successes < k:
         return 0.0
     return math.comb(successes, k) / math.comb(trials, k)
 
 
-def _counted(success_scores: Sequence[float], config: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    """Trials, k and the sum of all the scores that were given."""
-    trials = config.get(NO_OF_TRIALS)
-    k: Any = trials if config.get(K_VALUE) is None else config[K_VALUE]
-    if not trials or k <= 0 or trials <= 0 or k > trials:
+def _counted(
+    success_scores: Sequence[float], trials: int | None, k: int | None
+) -> tuple[int, int, Any]:
+    """Trials, k, which is all of them unless it is given, and the sum of all scores."""
+    k = trials if k is None else k
+    if not trials or not k or k <= 0 or trials <= 0 or k > trials:
         raise EvaluationError(
             "050009", f"k must be between 1 and the number of trials; k {k} of {trials}."
         )

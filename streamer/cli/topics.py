@@ -6,7 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from streamer.cli.options import BootstrapOption, ConfigOption, JsonOption, PrefixOption
-from streamer.terminal import output_console, print_document, print_line, say
+from streamer.terminal import output_console, plain_table, print_document, print_line, say
 
 _WIDE_COLUMNS: Final = 180
 """Width at which no cell of the topic table breaks."""
@@ -31,7 +31,7 @@ def topics(context: typer.Context, *, as_json: JsonOption = False) -> None:
     from rich.text import Text
 
     from schemas.topics import TOPICS
-    from streamer.cluster.topic_admin import kept_text, topic_table
+    from streamer.cluster.topic_admin import kept_text
 
     if context.invoked_subcommand is not None:
         return
@@ -51,7 +51,7 @@ def topics(context: typer.Context, *, as_json: JsonOption = False) -> None:
                 f"{kept_text(topic)}."
             )
         return
-    table = topic_table("topic", "for", "key", "value", "partitions", "kept", "what")
+    table = plain_table("topic", "for", "key", "value", "partitions", "kept", "what")
     for topic in TOPICS:
         table.add_row(
             topic.name,
@@ -150,7 +150,7 @@ def check(
     from consumers.engine.limits import needs_of
     from consumers.runtime.kafka.connection import topic_settings
     from schemas.topics import Severity, topic_faults
-    from streamer.cluster.topic_admin import faults_of, report_faults, topic_states, topic_table
+    from streamer.cluster.topic_admin import faults_of, report_faults, topic_states
     from streamer.settings.listing import settings_from
 
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
@@ -167,7 +167,7 @@ def check(
         ]
         print_document(listed, indent=2)
     else:
-        table = topic_table("topic", "partitions", "state")
+        table = plain_table("topic", "partitions", "state")
         for state, told in rows:
             partitions = "-" if state.partitions is None else str(state.partitions)
             table.add_row(state.name, partitions, Text("\n".join(told) or "ok"))

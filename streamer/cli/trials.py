@@ -149,13 +149,13 @@ def trials(
         callgauge trials --history --since 30d --folder calls
     """
     from streamer.settings.listing import settings_from
+    from streamer.tables import TRIAL_COLUMNS, print_table, row_of
     from streamer.trials.calls import Trials
     from streamer.trials.comparison import (
         from_files,
         from_history,
         from_past_calls,
         print_comparison,
-        print_trials,
         print_versus,
         require_trials,
         say_left_out,
@@ -241,7 +241,8 @@ def trials(
     require_trials(gathered)
     is_complete = True
     if is_table:
-        print_trials(gathered, parquet)
+        rows = (row_of(TRIAL_COLUMNS, trial) for trial in gathered.found)
+        print_table(TRIAL_COLUMNS, rows, parquet)
     elif compare is not None:
         print_versus(gathered, compare, as_json=as_json)
     else:

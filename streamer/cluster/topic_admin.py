@@ -9,7 +9,6 @@ from typing import Final
 import typer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import TopicAlreadyExistsError, TopicAuthorizationFailedError, for_code
-from rich.table import Table
 
 from consumers.engine.limits import Limits, needs_of
 from consumers.runtime.kafka.connection import REQUEST_TIMEOUT_MS, KafkaSettings, TopicsRequest
@@ -254,11 +253,3 @@ def kept_text(topic: Topic) -> str:
     if 0 <= topic.retention_ms < DAY_MS:
         return f"{topic.retention_ms // HOUR_MS} h"
     return "for ever" if topic.retention_ms < 0 else f"{topic.retention_ms // DAY_MS} days"
-
-
-def topic_table(*columns: str) -> Table:
-    """An empty table with these columns."""
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table

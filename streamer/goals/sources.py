@@ -5,7 +5,7 @@ gives some.
 import asyncio
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -23,26 +23,14 @@ from streamer.goals.files import (
     sample_sets,
 )
 
+if TYPE_CHECKING:
+    from streamer.goals.topic import GoalsTopic  # which brings a client of Kafka
+
 log = structlog.get_logger()
 
 
-class FollowedSets(Protocol):
-    """Goal sets from elsewhere.
-
-    Attributes:
-        index: The present goal sets.
-        tried: Set when they were read once, or could not be.
-    """
-
-    index: GoalIndex
-    tried: asyncio.Event
-
-    async def follow(self, stop: asyncio.Event) -> None:
-        """Follows their changes until `stop` is set."""
-
-
 class GoalFolder:
-    """The goal sets of a folder.
+    """The goal sets of a folder whose files may change at any time.
 
     If a file becomes broken, the log reports it and its last valid sets stay. The sets of a deleted
     file go. A call keeps its set in every case.
@@ -148,7 +136,7 @@ class GoalSources:
     def __init__(
         self,
         folder: GoalFolder | None,
-        topic: FollowedSets | None,
+        topic: "GoalsTopic | None",
         *,
         poll_seconds: float = POLL_SECONDS,
     ) -> None:

@@ -211,7 +211,3 @@ def _goals_in(goals_id: str, value: bytes) -> GoalSet:
             f"its key is {goals_id!r} and its id {goals.id!r}; they must be the same"
         )
     return goals
-
-
-# A folder of goal files that may change at any time: changed files are read again, broken files are
-# not used.

@@ -49,36 +49,6 @@ from streamer.recordings.files import RecordingError, raw_lines_of
 # One call as a trial of its goal set, from its newest rows. Pure.
 
 
-@dataclass(frozen=True, slots=True)
-class SubgoalOutcome:
-    """The end of one subgoal in one call.
-
-    Attributes:
-        subgoal_id: Its name in the goal set.
-        finding: Whether it was reached, or why that is unknown.
-        reached_turn: The turn that reached it.
-        votes_complete: Votes of the judge for "reached", in the verdict that decided; 0 for a check
-            by code.
-        votes_incomplete: Votes against it in the same verdict.
-    """
-
-    subgoal_id: str
-    finding: bool | str
-    reached_turn: int | None = None
-    votes_complete: int = 0
-    votes_incomplete: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class FailedTool:
-    """A tool that answered with an error, or not at all, and the turn in which it was called; None
-    if no turn is known.
-    """
-
-    tool: str
-    turn: int | None
-
-
 FaultKind = Literal["missed_subgoal", "failed_tool", "ending"]
 
 
@@ -122,10 +92,10 @@ class Trial:
         success: Whether every subgoal was reached by the last turn that counts, or why nobody
             knows.
         progress: Share of the subgoals that were reached, or why that is unknown.
-        subgoals: In the order of the goal set.
+        subgoals: What became of each subgoal, by its name, in the order of the goal set.
         stall_turn: In a call without success, the first turn after its last progress; None if there
             is no such turn.
-        failed_tools: In the order of writing.
+        failed_tools: The tools that answered with an error, or not at all, in the order of turns.
         expected_tools: The expected tool calls, as far as they are known, in the order of the goal
             set.
         closed_at_ms: Broker time at which the call closed.
@@ -144,9 +114,9 @@ class Trial:
     digest: str
     success: bool | str
     progress: float | str
-    subgoals: tuple[SubgoalOutcome, ...]
+    subgoals: Mapping[str, SubgoalResult]
     stall_turn: int | None
-    failed_tools: tuple[FailedTool, ...]
+    failed_tools: tuple[Fault, ...]
     expected_tools: tuple[ExpectedTool, ...] = ()
     closed_at_ms: int = 0
     words: Mapping[int, Quote] = field(default_factory=dict)
@@ -161,16 +131,18 @@ class Trial:
 
     def quoting(self, words: Mapping[int, Quote]) -> "Trial":
         """The same with the words of the turns that matter, of the words of all turns."""
-        turns = {each.reached_turn for each in self.subgoals} | {each.turn for each in self.faults}
+        turns = {each.reached_turn for each in self.subgoals.values()} | {
+            each.turn for each in self.faults
+        }
         return replace(self, words={turn: text for turn, text in words.items() if turn in turns})
 
     @property
     def missed(self) -> Iterator[str]:
         """The subgoals that were not reached, by id."""
-        return (subgoal.subgoal_id for subgoal in self.subgoals if subgoal.finding is False)
+        return (name for name, each in self.subgoals.items() if finding_of(each.result) is False)
 
     @property
-    def failed_before_stall(self) -> Iterator[FailedTool]:
+    def failed_before_stall(self) -> Iterator[Fault]:
         """The tools that failed up to the turn in which the call stalls, that turn included; all if
         it does not stall.
         """
@@ -187,19 +159,16 @@ class Trial:
         stall, and how the call ended.
         """
         due = 1
-        for each in self.subgoals:
-            if each.finding is False:
+        for name, each in self.subgoals.items():
+            if finding_of(each.result) is False:
                 yield Fault(
                     "missed_subgoal",
-                    each.subgoal_id,
+                    name,
                     None if self.last_turn is None else min(due, self.last_turn),
                 )
             due = max(due, 1 + (each.reached_turn or 0))
         if self.success is not True:
-            yield from (
-                Fault("failed_tool", each.tool, each.turn)
-                for each in dict.fromkeys(self.failed_before_stall)
-            )
+            yield from dict.fromkeys(self.failed_before_stall)
         if self.ending is not None:
             yield Fault("ending", self.ending, self.last_turn)
 
@@ -286,10 +255,10 @@ class NewestRows:
             success = goals.progress.success
         known = finding_of(success)
         found = dict(enumerate(goals.subgoals))
-        subgoals = tuple(
-            _outcome(subgoal.id, found.get(place))
+        subgoals = {
+            subgoal.id: found.get(place, _NOT_LOOKED_AT)
             for place, subgoal in enumerate(goal_set.subgoals)
-        )
+        }
         return Trial(
             conversation_id=self.call.conversation_id,
             place=place,
@@ -298,7 +267,9 @@ class NewestRows:
             success=known,
             progress=_shown(success if goals.progress is None else goals.progress.result),
             subgoals=subgoals,
-            stall_turn=_stall_turn(subgoals, goals.judged_turn or 0) if known is False else None,
+            stall_turn=_stall_turn(subgoals.values(), goals.judged_turn or 0)
+            if known is False
+            else None,
             failed_tools=tuple(self._failed_tools()),
             expected_tools=goals.expected_tools,
             closed_at_ms=self.call.known_ms if self.call.state == "closed" else 0,
@@ -307,15 +278,18 @@ class NewestRows:
             ending=_ending(self.call, is_failure=known is False),
         )
 
-    def _failed_tools(self) -> Iterator[FailedTool]:
+    def _failed_tools(self) -> Iterator[Fault]:
         for number in sorted(self.turns):
             row = self.turns[number]
             if row.status != "withdrawn":
                 yield from (
-                    FailedTool(use.tool, number) for use in row.tools if use.outcome in FAILED_USES
+                    Fault("failed_tool", use.tool, number)
+                    for use in row.tools
+                    if use.outcome in FAILED_USES
                 )
 
 
+_NOT_LOOKED_AT: Final = SubgoalResult(Unscored(UnscoredReason.NO_TURN_JUDGED))
 _USUAL_ENDINGS: Final = frozenset({"goodbye", CloseReason.ENDED, CloseReason.SESSION_ENDED})
 
 
@@ -351,14 +325,7 @@ def finding_of(value: Value | None) -> bool | str:
     return shown if isinstance(shown, str) else shown == 1
 
 
-def _outcome(subgoal_id: str, subgoal: SubgoalResult | None) -> SubgoalOutcome:
-    if subgoal is None:
-        return SubgoalOutcome(subgoal_id, UnscoredReason.NO_TURN_JUDGED.value)
-    votes = (subgoal.votes_complete, subgoal.votes_incomplete)
-    return SubgoalOutcome(subgoal_id, finding_of(subgoal.result), subgoal.reached_turn, *votes)
-
-
-def _stall_turn(subgoals: Iterable[SubgoalOutcome], last_turn: int) -> int | None:
+def _stall_turn(subgoals: Iterable[SubgoalResult], last_turn: int) -> int | None:
     """The turn after the last one that reached a subgoal, if the call has such a turn."""
     after = 1 + max(
         (each.reached_turn for each in subgoals if each.reached_turn is not None), default=0
@@ -585,16 +552,15 @@ def flips(before: Trial, after: Trial) -> list[Flip]:
     """The subgoals of one call that flipped. One that only one of the two has, or whose finding is
     not known, did not flip.
     """
-    then = {each.subgoal_id: each for each in before.subgoals}
     found = []
-    for now in after.subgoals:
-        was = then.get(now.subgoal_id)
-        if was is not None and {was.finding, now.finding} == {True, False}:
-            is_won = now.finding is True
+    for name, now in after.subgoals.items():
+        was = before.subgoals.get(name)
+        if was is not None and {finding_of(was.result), finding_of(now.result)} == {True, False}:
+            is_won = finding_of(now.result) is True
             turn = (now if is_won else was).reached_turn
             words = (after if is_won else before).words
             quote = words[turn].text if turn is not None and turn in words else None
-            found.append(Flip(now.subgoal_id, is_won, turn, quote))
+            found.append(Flip(name, is_won, turn, quote))
     return found
 
 
@@ -633,7 +599,7 @@ class Versus:
         self, name: str, of: Callable[[Trial], float | bool | str | None], draws: int
     ) -> Change:
         before, after = (
-            [float(known) for trial in lot if (known := _known(of(trial))) is not None]
+            [known for trial in lot if (known := _known(of(trial))) is not None]
             for lot in (self.a, self.b)
         )
         both = [(_known(of(then)), _known(of(now))) for then, now in self.pairs]
@@ -727,10 +693,6 @@ def _success(value: bool | str) -> str:  # noqa: FBT001 - the value itself
     if isinstance(value, str):
         return "unknown"
     return "yes" if value else "no"
-
-
-def _known(value: float | bool | str | None) -> float | None:  # noqa: FBT001 - the value itself
-    return None if value is None or isinstance(value, str) else float(value)
 
 
 def _measured(place: int, trial: Trial) -> float | None:

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
@@ -15,8 +16,6 @@ from rich.table import Table
 
 from consumers.console.page.drawing import counted, in_words, number, percent
 from consumers.engine.agent_inspect import (
-    K_VALUE,
-    NO_OF_TRIALS,
     InvalidInputValueError,
     judge_statistics,
     pass_at_k,
@@ -48,7 +47,6 @@ from streamer.offline.own_values import OwnMeasures
 from streamer.offline.scoring import RecordedScoring, plan_from
 from streamer.recordings.reader import goals_for
 from streamer.settings.all_settings import Settings
-from streamer.tables import TRIAL_COLUMNS, print_table, row_of
 from streamer.terminal import output_console, print_document, print_line, quiet_libraries, say
 from streamer.time_bounds import moment_given
 from streamer.trials.calls import (
@@ -56,7 +54,6 @@ from streamer.trials.calls import (
     NOT_CLOSED,
     MixedCalls,
     NewestRows,
-    SubgoalOutcome,
     Trial,
     Trials,
     Versus,
@@ -230,19 +227,25 @@ class GoalSetTrials:
         """The two estimates for one k, 1 or more."""
         if k > len(self.known):
             return Passes(k, None, None)
-        config = {NO_OF_TRIALS: len(self.known), K_VALUE: k}
-        return Passes(k, pass_at_k(self.known, config), pass_hat_k(self.known, config))
+        given = self.known, len(self.known), k
+        return Passes(k, pass_at_k(*given), pass_hat_k(*given))
 
     @cached_property
     def judging(self) -> Judging:
         """The judge's votes and errors."""
         judged_ids = {subgoal.id for subgoal in self.goal_set.subgoals if subgoal.is_judged}
-        judged = [each for each in self._outcomes() if each.subgoal_id in judged_ids]
+        judged = [
+            each
+            for trial in self.trials
+            for name, each in trial.subgoals.items()
+            if name in judged_ids
+        ]
         votes = [(each.votes_complete, each.votes_incomplete) for each in judged]
         polled = [each for each in votes if any(each)]
         count, with_majority = sum(map(sum, polled)), sum(map(max, polled))
         unanimous = sum(not min(each) for each in polled)
-        unscored = Counter(each.finding for each in judged if each.finding in _NOT_JUDGED)
+        findings = (finding_of(each.result) for each in judged)
+        unscored = Counter(str(each) for each in findings if each in _NOT_JUDGED)
         agreement = with_majority / count if count else None
         return Judging(agreement, count, len(polled), unanimous, unscored, with_majority)
 
@@ -252,8 +255,10 @@ class GoalSetTrials:
         of the set.
         """
         found = []
-        for index, subgoal in enumerate(self.goal_set.subgoals):
-            findings = [(trial, trial.subgoals[index].finding) for trial in self.trials]
+        for subgoal in self.goal_set.subgoals:
+            findings = [
+                (trial, finding_of(trial.subgoals[subgoal.id].result)) for trial in self.trials
+            ]
             missed = tuple(trial for trial, finding in findings if finding is False)
             unknown = Counter(finding for _, finding in findings if isinstance(finding, str))
             reached = sum(finding is True for _, finding in findings)
@@ -305,7 +310,7 @@ class GoalSetTrials:
         failures: Counter[str] = Counter()
         by_tool: defaultdict[str, list[Trial]] = defaultdict(list)
         for trial in self._without_success():
-            counts = Counter(each.tool for each in trial.failed_before_stall)
+            counts = Counter(each.what for each in trial.failed_before_stall)
             failures += counts
             for tool in counts:
                 by_tool[tool].append(trial)
@@ -324,9 +329,6 @@ class GoalSetTrials:
             if trial.success is False and not isinstance(trial.progress, str)
         )
 
-    def _outcomes(self) -> Iterator[SubgoalOutcome]:
-        return (subgoal for trial in self.trials for subgoal in trial.subgoals)
-
 
 def compared(trials: Iterable[Trial]) -> list[GoalSetTrials]:
     """The trials by goal set: sets by name, those of one name in the order of their first
@@ -339,14 +341,6 @@ def compared(trials: Iterable[Trial]) -> list[GoalSetTrials]:
         GoalSetTrials(own[0].goal_set, digest, tuple(own)) for (_, digest), own in by_set.items()
     )
     return sorted(groups, key=lambda each: each.goal_set.id)
-
-
-def changed_sets(groups: Iterable[GoalSetTrials]) -> Iterator[Sequence[GoalSetTrials]]:
-    """Of each name that several goal sets among these have, these sets."""
-    by_name: defaultdict[str, list[GoalSetTrials]] = defaultdict(list)
-    for group in groups:
-        by_name[group.goal_set.id].append(group)
-    return (sets for sets in by_name.values() if len(sets) > 1)
 
 
 def differences(before: GoalSet, after: GoalSet) -> list[str]:
@@ -410,12 +404,12 @@ def figures(group: GoalSetTrials, ks: Sequence[int]) -> Iterator[tuple[str, str]
     """The figures of a goal set with their names, as the table and the report show them."""
     yield "Trials", str(len(group.trials))
     yield UNSCORED, str(group.unscored.total())
-    yield "Success", _share(group.success_rate)
-    yield "Progress", _share(group.mean_progress)
+    yield "Success", _known(group.success_rate, percent)
+    yield "Progress", _known(group.mean_progress, percent)
     for k, at_k, hat_k in map(group.passes, ks):
-        yield f"pass@{k}", _number(at_k)
-        yield f"pass^{k}", _number(hat_k)
-    yield "Judges agree", _share(group.judging.agreement)
+        yield f"pass@{k}", _known(at_k, number)
+        yield f"pass^{k}", _known(hat_k, number)
+    yield "Judges agree", _known(group.judging.agreement, percent)
 
 
 def error_lines(groups: Iterable[GoalSetTrials]) -> Iterator[str]:
@@ -471,14 +465,17 @@ def remarks(groups: Sequence[GoalSetTrials], ks: Sequence[int] | None) -> Iterat
     trials.
 
     Args:
-        groups: The compared trials.
+        groups: The compared trials, in the order of `compared`.
         ks: The k that were asked for; None if none were asked for.
     """
-    for sets in changed_sets(groups):
+    for name, of_name in groupby(groups, lambda each: each.goal_set.id):
+        sets = [*of_name]
+        if len(sets) == 1:
+            continue
         counts = ", ".join(f"{each.name} of {counted(len(each.trials), 'trial')}" for each in sets)
         changes = "; ".join(differences(sets[0].goal_set, sets[-1].goal_set))
         yield (
-            f"Goal set {sets[0].goal_set.id} changed between its trials: expected one content, "
+            f"Goal set {name} changed between its trials: expected one content, "
             f"seen {len(sets)} ({counts}). From the first to the last differ: {changes}. Each is "
             "compared by itself; to compare all, score the recordings again with one of them "
             "(--goals)."
@@ -574,8 +571,8 @@ def _statistics(trial: Trial) -> dict[str, float | str | None]:
     judged = {subgoal.id for subgoal in trial.goal_set.subgoals if subgoal.is_judged}
     votes = [
         [True] * each.votes_complete + [False] * each.votes_incomplete
-        for each in trial.subgoals
-        if each.subgoal_id in judged
+        for name, each in trial.subgoals.items()
+        if name in judged
     ]
     try:
         expectation, std = judge_statistics(votes, bool)
@@ -606,12 +603,8 @@ def _reasons(counts: Counter[str]) -> str:
     return ", ".join(f"{in_words(reason)} {count}" for reason, count in counts.most_common())
 
 
-def _share(value: float | None) -> str:
-    return _UNKNOWN if value is None else percent(value)
-
-
-def _number(value: float | None) -> str:
-    return _UNKNOWN if value is None else number(value)
+def _known(value: float | None, written: Callable[[float], str]) -> str:
+    return _UNKNOWN if value is None else written(value)
 
 
 # The work of the command `trials`: gathers trials from files or topics, and prints the comparison.
@@ -816,11 +809,6 @@ def print_comparison(
         say(sentence)
     has_causes = causes is None or causes.is_complete
     return has_causes and all(k <= len(group.known) for group in groups for k in wanted or ())
-
-
-def print_trials(gathered: Trials, parquet: Path | None) -> None:
-    """Prints a row for each trial as CSV, or writes these rows to a file."""
-    print_table(TRIAL_COLUMNS, (row_of(TRIAL_COLUMNS, trial) for trial in gathered.found), parquet)
 
 
 def print_versus(gathered: Trials, names: tuple[str, str], *, as_json: bool) -> None:

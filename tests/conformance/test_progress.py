@@ -24,12 +24,11 @@ from consumers.engine.agent_inspect import (
     PlainSubgoal,
     Required,
     Trace,
-    area_of,
     auc_of,
     judge_statistics,
+    of_curve,
     pass_at_k,
     pass_hat_k,
-    per_turn_of,
     ppt_of,
     progress_of,
     progress_through_turns,
@@ -39,6 +38,7 @@ from consumers.engine.agent_inspect import (
     tool_correctness,
     voted,
 )
+from consumers.engine.goals.curve import area_under
 from consumers.engine.goals.questions import grade_of
 from consumers.engine.goals.tool_correctness import ToolQuestion
 from tests.support.calls.agent_inspect_votes import Judge, JudgeAnswer, driven
@@ -158,8 +158,8 @@ def progress_through_turns_case(case: Json) -> Json:
         "judge_requests": sum(script.waves),
         "waves": script.waves,
         "requests_by_turn_subgoal": script.by_question(),
-        "auc": _number_or_error(lambda: area_of(curve()).score),
-        "ppt": _number_or_error(lambda: per_turn_of(curve()).score),
+        "auc": _number_or_error(lambda: of_curve(area_under, curve()).score),
+        "ppt": _number_or_error(lambda: of_curve(ppt_of, curve()).score),
         "success_final_turn": _number_or_error(lambda: success_at_end_of(curve()).score),
     }
 
@@ -329,6 +329,10 @@ def _success_case(case: Json) -> Json:
     return {"score": score.score, "sub_scores": score.sub_scores}
 
 
+def _given(case: Json) -> tuple[Any, Any, Any]:
+    return case["success_scores"], case["config"].get("no_of_trials"), case["config"].get("k_value")
+
+
 RESULT_OF: dict[str, Callable[[Json], Json]] = {
     "auc": lambda case: {"score": auc_of(case["progress"])},
     "ppt": lambda case: {"score": ppt_of(case["progress"])},
@@ -340,8 +344,8 @@ RESULT_OF: dict[str, Callable[[Json], Json]] = {
     "progress_static": progress_static_case,
     "majority_vote": majority_vote_case,
     "tool_correctness": tool_correctness_case,
-    "pass_at_k": lambda case: {"score": pass_at_k(case["success_scores"], case["config"])},
-    "pass_hat_k": lambda case: {"score": pass_hat_k(case["success_scores"], case["config"])},
+    "pass_at_k": lambda case: {"score": pass_at_k(*_given(case))},
+    "pass_hat_k": lambda case: {"score": pass_hat_k(*_given(case))},
     "observed": observed_case,
     "judge_statistics": judge_statistics_case,
     "grade_parse": grade_parse_case,

@@ -20,9 +20,9 @@ from consumers.engine.agent_inspect import (
     PlainSubgoal,
     Required,
     Trace,
-    area_of,
     auc_of,
-    per_turn_of,
+    of_curve,
+    ppt_of,
     progress_through_turns,
     success_at_end_of,
     tool_correctness,
@@ -87,10 +87,10 @@ def test_the_curve_after_every_turn_is_agent_inspect_s_of_the_turns_so_far(
         scores, no_area = curve.at(turn), Unscored(UnscoredReason.ONE_TURN_HAS_NO_AREA)
         assert scores is not None
         assert scores.result == progress[-1]
-        assert scores.auc == (area_of(judged).score if max_turns > 1 else no_area)
+        assert scores.auc == (of_curve(area_under, judged).score if max_turns > 1 else no_area)
         so_far = progress[:turn]
         assert scores.auc_if_ended_now == (auc_of(so_far) if len(so_far) > 1 else no_area)
-        assert scores.ppt == per_turn_of(judged).score
+        assert scores.ppt == of_curve(ppt_of, judged).score
         assert scores.success == success_at_end_of(judged).score
         assert asked == len(evaluations), "the same evaluations, one after another"
 

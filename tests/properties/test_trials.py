@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.closed_sets import UnscoredReason
 from schemas.goals.checks import Judge
 from schemas.goals.goal_set import GoalSet, Subgoal
-from streamer.trials.calls import SubgoalOutcome, Trial, Versus
+from schemas.rows import SubgoalResult, Unscored
+from streamer.trials.calls import Trial, Versus
 from streamer.trials.comparison import compared
 
 GOALS = GoalSet(
@@ -24,8 +26,9 @@ SUCCESSES = st.lists(st.sampled_from([True, False, "judge_disabled"]), min_size=
 
 def trial(number: int, success: bool | str) -> Trial:
     progress = success if isinstance(success, str) else float(success)
-    outcome = SubgoalOutcome("done", success, 1 if success is True else None)
-    return Trial(f"c{number}", "", GOALS, GOALS.digest, success, progress, (outcome,), None, ())
+    result = Unscored(UnscoredReason(success)) if isinstance(success, str) else float(success)
+    subgoals = {"done": SubgoalResult(result, 1 if success is True else None)}
+    return Trial(f"c{number}", "", GOALS, GOALS.digest, success, progress, subgoals, None, ())
 
 
 @given(SUCCESSES, st.integers(1, 9))

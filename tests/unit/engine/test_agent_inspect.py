@@ -34,6 +34,7 @@ from consumers.engine.agent_inspect import (
     voted,
 )
 from tests.support.calls.agent_inspect_votes import JudgeAnswer, driven
+from tests.support.known import some
 
 TURN = AgentTurn("A question.", "An answer.", ())
 
@@ -191,7 +192,7 @@ def test_completions_and_validations_are_given_only_when_asked_for() -> None:
     first, last = driven(progress_through_turns(trace), Judges().of)
     assert first.explanations == last.explanations == [{"a": [summary, "GRADE: C"]}]
     assert first.validation_results is None
-    (verdict,) = last.validation_results or ()
+    (verdict,) = some(last.validation_results)
     assert (verdict.is_completed, verdict.explanations) == (True, [summary, "GRADE: C"])
 
 
@@ -345,9 +346,9 @@ def test_each_condition_of_an_expected_call_reads_as_held_or_as_failed(
     called = replace(TURN, steps=[AgentStep("book", [Argument("n", 2)], "ok")])
     expected = ExpectedCall("book", [parameter], output, turn=0)
     (found,) = driven(tool_correctness(_called([called], expected)), Judges(row).of)
-    (explained,) = found.explanations or ()
+    (explained,) = some(found.explanations)
     assert explained["book"][0].endswith(told[0])
     assert explained["book"][1:] == told[1:]
     (missing,) = driven(tool_correctness(_called([TURN], expected)), Judges(row).of)
-    (explained,) = missing.explanations or ()
+    (explained,) = some(missing.explanations)
     assert explained["book"][1:] == ["No call of this tool is in the turn."]

@@ -15,10 +15,11 @@ import pytest
 
 from consumers.engine.redaction.redactor import Redactor
 from schemas.goals.goal_set import GoalSet
+from schemas.rows import SubgoalResult
 from streamer.sources.simulator.profile import HEALTHY, Incident, IncidentName, with_incidents
 from streamer.sources.simulator.traffic import simulate_call
 from streamer.trials import causes
-from streamer.trials.calls import Quote, SubgoalOutcome, Trial
+from streamer.trials.calls import Quote, Trial
 from tests.support.fakes import scripted_openai as scripted
 from tests.support.fakes.scripted_openai import (
     Asked,
@@ -316,7 +317,7 @@ def test_words_that_history_has_as_they_were_said_are_redacted_too() -> None:
         "v",
         success=False,
         progress=0.0,
-        subgoals=(SubgoalOutcome("asked", False),),
+        subgoals={"asked": SubgoalResult(0.0)},
         stall_turn=1,
         failed_tools=(),
         words=words,
@@ -327,11 +328,11 @@ def test_words_that_history_has_as_they_were_said_are_redacted_too() -> None:
 
 
 def test_a_missed_subgoal_belongs_to_the_turn_in_which_it_was_due() -> None:
-    subgoals = (
-        SubgoalOutcome("asked", True, 2),
-        SubgoalOutcome("found", False),
-        SubgoalOutcome("served", False),
-    )
+    subgoals = {
+        "asked": SubgoalResult(1.0, 2),
+        "found": SubgoalResult(0.0),
+        "served": SubgoalResult(0.0),
+    }
     trial = Trial(
         "a",
         "",
