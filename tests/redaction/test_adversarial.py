@@ -2,7 +2,6 @@
 length.
 """
 
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -10,8 +9,10 @@ import pytest
 
 from consumers.engine.redaction.redactor import MAX_CHARS, Redactor
 from schemas.redaction import RedactionRules
+from tests.support.held_loop import seconds_of, times_slower
 
 T = TypeVar("T")
+
 MOST_SECONDS = 30.0
 """Of a processor. They take 0.1 to 1.5 s; quadratic growth with the length takes many minutes."""
 
@@ -65,9 +66,8 @@ SHAPES = {
 
 def in_time(redact: Callable[[], T]) -> T:
     """What comes of it, within the time."""
-    began = time.thread_time()
-    redacted = redact()
-    assert time.thread_time() - began < MOST_SECONDS
+    redacted, seconds = seconds_of(redact)
+    assert seconds < MOST_SECONDS * times_slower()
     return redacted
 
 

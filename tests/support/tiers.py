@@ -25,7 +25,6 @@ _OF_TIME: Final = (
     "::test_a_failure_is_known_by_what_the_result_says",
     "::test_a_row_costs_the_same_in_a_full_table_as_in_a_small_one",
     "::test_a_page_of_half_an_hour_is_drawn_in_less_than_half_a_second",
-    "::test_an_endpoint_that_is_away_delays_nothing",
     "::test_probes_are_answered_while_a_large_page_is_made_and_sent",
     "::test_whatever_a_tool_returns_its_event_can_be_read_and_costs_little",
 )

