@@ -12,6 +12,7 @@ from typing import Any
 import hypothesis
 import pytest
 import structlog
+from _pytest.doctest import DoctestModule
 from structlog.testing import capture_logs
 
 from tests.support.known import Logged
@@ -114,6 +115,19 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)  # xdist's
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SlowestFirst:
     return SlowestFirst(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(
+    file_path: Path,
+) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Looks for examples only where there are any: each worker would import every module of the
+    tests for it, and look through all that it holds.
+    """
+    found = yield
+    if b">>> " in file_path.read_bytes():
+        return found
+    return [each for each in found if not isinstance(each, DoctestModule)]
 
 
 @pytest.hookimpl(wrapper=True)
