@@ -9,88 +9,84 @@ tests.golden.test_golden rows SOURCE ID` (or `beside`).
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from consumers.engine.admission import Arrival
-from consumers.engine.effects import PublishTranscript, RequestVerdict
+from consumers.engine.effects import PublishRow, PublishTranscript, RequestVerdict
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import GoalRules, Limits
 from schemas.rows import encode
-from tests.golden.calls import RECORDED, WIRE_FILES, Call, calls_of
+from tests.golden.calls import RECORDED, WIRE_FILES, calls_of
 from tests.properties.evaluation import EveryCall
-from tests.support.calls.rows_of_calls import effects_in_steps, rows_in_steps
+from tests.support.calls.rows_of_calls import effects_in_steps
 from tests.support.conformance_data import CONFORMANCE
 
 RULES: Final = GoalRules(asks_judge=True)
 
-Published = Callable[[list[Arrival]], Iterator[bytes]]
+GOLDEN_FILES: Final = ("rows", "beside")
 
 
-def _rows(arrivals: list[Arrival]) -> Iterator[bytes]:
-    """The rows of one call with goals, a line each, time passing as its records arrive."""
-    return map(encode, rows_in_steps(arrivals, ChosenGoals(EveryCall(), RULES)))
-
-
-def _beside(arrivals: list[Arrival]) -> Iterator[bytes]:
-    """The questions to judges about the same call, and its transcript, a line each."""
+def _published(arrivals: list[Arrival]) -> dict[str, list[bytes]]:
+    """The lines of one call with goals, by golden file, time passing as its records arrive."""
     evaluator = PartitionEvaluator(
-        Limits(), "golden", ChosenGoals(EveryCall(), RULES), writes_transcripts=True
+        Limits(), "test", ChosenGoals(EveryCall(), RULES), writes_transcripts=True
     )
+    lines: dict[str, list[bytes]] = {name: [] for name in GOLDEN_FILES}
     for effect in effects_in_steps(evaluator, arrivals):
-        if isinstance(effect, RequestVerdict):
-            yield effect.request.model_dump_json().encode()
-        elif isinstance(effect, PublishTranscript):
-            yield effect.value
+        match effect:
+            case PublishRow():
+                lines["rows"].append(encode(effect.row))
+            case RequestVerdict():
+                lines["beside"].append(effect.request.model_dump_json().encode())
+            case PublishTranscript():
+                lines["beside"].append(effect.value)
     assert evaluator.open_calls == (), "the golden files hold the close of every call"
+    return lines
 
 
-def _golden_line(source: str, call: Call, published: Published) -> str:
-    name, arrivals = call
-    lines = list(published(arrivals))
-    digest = hashlib.blake2b(b"\n".join(lines), digest_size=12).hexdigest()
-    return f"{source} {name} {len(lines)} {digest}"
-
-
-GOLDEN_FILES: Final[dict[str, Published]] = {"rows": _rows, "beside": _beside}
+def _golden_lines(source: str) -> dict[str, list[str]]:
+    """The lines of the calls of a source, by golden file."""
+    golden: dict[str, list[str]] = {name: [] for name in GOLDEN_FILES}
+    for call, arrivals in calls_of(source):
+        for name, lines in _published(arrivals).items():
+            digest = hashlib.blake2b(b"\n".join(lines), digest_size=12).hexdigest()
+            golden[name].append(f"{source} {call} {len(lines)} {digest}")
+    return golden
 
 
 def _path(name: str) -> Path:
     return Path(__file__).with_name(f"{name}.txt")
 
 
-@pytest.mark.parametrize("name", GOLDEN_FILES)
 @pytest.mark.parametrize("source", [*WIRE_FILES, *RECORDED])
-def test_what_is_published_about_known_calls_has_not_changed(source: str, name: str) -> None:
-    lines = [_golden_line(source, call, GOLDEN_FILES[name]) for call in calls_of(source)]
-    golden = [
-        line for line in _path(name).read_text().splitlines() if line.startswith(f"{source} ")
-    ]
-    changed = sorted({*lines} ^ {*golden})
-    assert lines == golden, (
-        f"{len(changed)} lines of {source} differ, such as {changed[:2]}: see the top of this file"
-    )
+def test_what_is_published_about_known_calls_has_not_changed(source: str) -> None:
+    for name, lines in _golden_lines(source).items():
+        golden = [
+            line for line in _path(name).read_text().splitlines() if line.startswith(f"{source} ")
+        ]
+        changed = sorted({*lines} ^ {*golden})
+        assert lines == golden, (
+            f"{len(changed)} lines of {source} differ in {name}.txt, such as {changed[:2]}: see "
+            "the top of this file"
+        )
 
 
 def _main(arguments: list[str]) -> None:
     if arguments:
         name, source, conversation_id = arguments
         arrivals = dict(calls_of(source))[conversation_id]
-        sys.stdout.buffer.writelines(line + b"\n" for line in GOLDEN_FILES[name](arrivals))
+        sys.stdout.buffer.writelines(line + b"\n" for line in _published(arrivals)[name])
         return
     assert CONFORMANCE.is_dir(), (
         "the golden files are written with the conformance data, or they would lose its calls"
     )
-    for name, published in GOLDEN_FILES.items():
-        sources = (*WIRE_FILES, *RECORDED)
-        golden = [
-            _golden_line(source, call, published) for source in sources for call in calls_of(source)
-        ]
-        _path(name).write_text("\n".join(golden) + "\n")
+    golden = [_golden_lines(source) for source in (*WIRE_FILES, *RECORDED)]
+    for name in GOLDEN_FILES:
+        _path(name).write_text("".join(f"{line}\n" for each in golden for line in each[name]))
 
 
 if __name__ == "__main__":

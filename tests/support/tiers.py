@@ -22,13 +22,15 @@ _REFERENCE: Final = "tests/conformance/test_contexts.py"
 _OF_TIME: Final = (
     "/test_loop_held.py",
     "tests/redaction/test_adversarial.py",
+    "::test_a_command_loads_no_library_that_it_does_not_use",
     "::test_a_failure_is_known_by_what_the_result_says",
+    "::test_a_role_loads_nothing_of_the_others",
     "::test_a_row_costs_the_same_in_a_full_table_as_in_a_small_one",
     "::test_a_page_of_half_an_hour_is_drawn_in_less_than_half_a_second",
     "::test_probes_are_answered_while_a_large_page_is_made_and_sent",
     "::test_whatever_a_tool_returns_its_event_can_be_read_and_costs_little",
 )
-"""Tests that ask how long something takes."""
+"""Tests that ask how long something takes, or what a start loads, which is most of its time."""
 _SHORT_RUNS: Final = (
     "tests/browser/test_console_page.py::test_what_a_call_says_stays_text",
     "tests/browser/test_report_page.py::test_it_needs_no_script",
