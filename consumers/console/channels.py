@@ -8,12 +8,15 @@ does not read costs nothing.
 import asyncio
 import json
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 Boxes = Mapping[str, Mapping[str, str]]
 """By the id of an element of the page, its children in order: by the id of each its markup, as a
 text of JSON (`encoded`).
 """
+_Shown = TypeVar("_Shown", str, list[str])
+_Known = tuple[_Shown, int]
+"""What is shown, and since which version."""
 MAX_EVENTS: Final = 8
 """Events of one version that are kept, one for each version that readers come from."""
 
@@ -51,9 +54,8 @@ class Channel:
     def __init__(self, name: str) -> None:
         self.name = name
         self.version = 0
-        self._boxes: dict[str, dict[str, str]] = {}
-        self._changed_in: dict[str, int] = {}
-        self._ordered_in: dict[str, int] = {}
+        self._parts: dict[tuple[str, str], _Known[str]] = {}
+        self._orders: dict[str, _Known[list[str]]] = {}
         self._events: dict[int, bytes] = {}
         self._facts: dict[str, object] = {}
         self._has_news = asyncio.Event()
@@ -67,30 +69,21 @@ class Channel:
             facts: Values for the scripts of the page that belong to this version.
         """
         version = self.version + 1
-        changed = {
-            part: version
-            for box, parts in boxes.items()
-            for part, markup in parts.items()
-            if self._boxes.get(box, {}).get(part) != markup
+        parts = {
+            (box, part): _known(self._parts.get((box, part)), markup, version)
+            for box, children in boxes.items()
+            for part, markup in children.items()
         }
-        reordered = {
-            box: version
-            for box, parts in boxes.items()
-            if box not in self._boxes or list(parts) != list(self._boxes[box])
+        orders = {
+            box: _known(self._orders.get(box), list(children), version)
+            for box, children in boxes.items()
         }
-        if not changed and not reordered and not facts:
-            return
-        self.version = version
-        self._facts = facts
-        self._boxes = {box: dict(parts) for box, parts in boxes.items()}
-        there = {part for parts in boxes.values() for part in parts}
-        self._changed_in = {
-            part: at for part, at in (self._changed_in | changed).items() if part in there
-        }
-        self._ordered_in |= reordered
-        self._events.clear()
-        self._has_news.set()
-        self._has_news = asyncio.Event()
+        if facts or any(since == version for _, since in (*parts.values(), *orders.values())):
+            self.version, self._facts = version, facts
+            self._parts, self._orders = parts, orders
+            self._events.clear()
+            self._has_news.set()
+            self._has_news = asyncio.Event()
 
     def event(self, since: int = 0) -> bytes:
         """What a reader lacks that has the version `since`, as a server-sent event; 0 gives
@@ -99,17 +92,8 @@ class Channel:
         since = since if 0 < since <= self.version else 0
         event = self._events.get(since)
         if event is None:
-            parts = {
-                part: markup
-                for box in self._boxes.values()
-                for part, markup in box.items()
-                if self._changed_in[part] > since
-            }
-            order = {
-                box: list(parts)
-                for box, parts in self._boxes.items()
-                if self._ordered_in[box] > since
-            }
+            parts = {part: markup for (_, part), (markup, at) in self._parts.items() if at > since}
+            order = {box: ids for box, (ids, at) in self._orders.items() if at > since}
             event = (
                 f"id: {self.name}.{self.version}\ndata: {message(parts, order, self._facts)}\n\n"
             ).encode()
@@ -122,3 +106,7 @@ class Channel:
         while self.version == version:
             await self._has_news.wait()
         return self.version
+
+
+def _known(before: _Known[_Shown] | None, now: _Shown, version: int) -> _Known[_Shown]:
+    return before if before is not None and before[0] == now else (now, version)
