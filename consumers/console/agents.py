@@ -194,22 +194,19 @@ class AgentNow(Figures, frozen=True, kw_only=True):
         return self.bad_since_ms is not None and self.bad_until_ms is None
 
 
+@dataclass(slots=True)
 class _Kept:
-    """The minutes of some calls, and their bad time if they are those of one version."""
+    """The minutes of some calls, and their bad time if they are those of one version. `affected`
+    has the tenant of each call by its id.
+    """
 
-    __slots__ = (
-        *("affected", "bad_since_ms", "bad_until_ms", "ended_with_call", "last_end_ms"),
-        *("minutes", "mostly"),
-    )
-
-    def __init__(self) -> None:
-        self.minutes: dict[int, Minute] = {}
-        self.bad_since_ms: int | None = None
-        self.bad_until_ms: int | None = None
-        self.ended_with_call, self.last_end_ms = False, 0
-        self.affected: dict[str, str] = {}
-        """By id its tenant."""
-        self.mostly: _Wrong = (None, None)
+    minutes: dict[int, Minute] = field(default_factory=dict)
+    bad_since_ms: int | None = None
+    bad_until_ms: int | None = None
+    ended_with_call: bool = False
+    last_end_ms: int = 0
+    affected: dict[str, str] = field(default_factory=dict)
+    mostly: _Wrong = (None, None)
 
     def minute(self, at_ms: int) -> Minute:
         """The minute of this time; those that are too old go."""
@@ -339,7 +336,7 @@ class Agents:
         yield
         keys: list[tuple[_Key, _Kept]] = [(None, self._everything), *self._kept.items()]
         for key, kept in keys:
-            of, minute = sums.get(key, _NOTHING), kept.minute(now_ms)
+            of, minute = sums.get(key) or _Sums(), kept.minute(now_ms)
             minute.running, minute.in_trouble = of.running, of.in_trouble
         found = []
         for key, of in sums.items():
@@ -402,9 +399,6 @@ class Agents:
         if len(self._kept) > MAX_KEPT:
             self._kept.popitem(last=False)
         return kept
-
-
-_NOTHING: Final = _Sums()
 
 
 def version_of(labels: Labels) -> Version:

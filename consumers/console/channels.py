@@ -42,6 +42,12 @@ def message(
     return f'{{"parts":{{{written}}},{rest[1:]}'
 
 
+def whole_message(boxes: Boxes) -> str:
+    """All parts of a page, as one JSON object."""
+    parts = {part: markup for children in boxes.values() for part, markup in children.items()}
+    return message(parts, {box: list(children) for box, children in boxes.items()}, {})
+
+
 class Channel:
     """The newest state of one page.
 

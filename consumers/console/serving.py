@@ -182,7 +182,7 @@ class CallPages:
             if not isinstance(row, WordsRow | OwnRow):
                 self.fleet.put_row(row)
         if are_new:
-            self.site.stream_rows(values)
+            self.site.ring.put(values, wall_clock_ms())
 
     async def _tick(self) -> None:
         due_at, idle_until = 0.0, 0.0

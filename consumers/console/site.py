@@ -16,10 +16,11 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import parse_qs
 
 import msgspec
@@ -28,7 +29,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -41,7 +42,7 @@ from consumers.console.access import (
     came_by_https,
     is_of_another_site,
 )
-from consumers.console.channels import Boxes, Channel, encoded, message
+from consumers.console.channels import Boxes, Channel, encoded, whole_message
 from consumers.console.fleet import Fleet
 from consumers.console.page.calls import ReportedCall
 from consumers.console.page.drawing import counted
@@ -84,23 +85,36 @@ MAX_CHOICES: Final = 64
 """Different choices of running calls that open pages show: each is drawn anew again and again, once
 for all that show the same.
 """
-DRAWING: Final = Bounds(threads=2, waiting=30, kept_bytes=64 * 2**20, share=0.3, at_once_seconds=4)
-"""Pages and answers about one call. One of 900 turns takes a second and has 1 MB; the second thread
-is for the pages of other calls.
-"""
-LISTING: Final = Bounds(threads=1, waiting=2 * MAX_CHOICES, kept_bytes=16 * 2**20)
-"""Pages and answers about all running calls: some 10 ms each, with 10,000 calls 30 ms."""
-SEARCHING: Final = Bounds(
-    threads=2, waiting=10, kept_bytes=2 * 2**20, share=0.25, at_once_seconds=3
-)
-"""Searches of past calls and comparisons: half a second each with 200,000 calls, and never longer
-than history allows.
-"""
-LOOKING_UP: Final = Bounds(threads=1, waiting=60)
-"""History is asked what people say of a call that was read: a millisecond or two each."""
-LOOKING_FOR: Final = Bounds(threads=1, waiting=20)
-"""History is asked about any other call, which it may not have: apart, so that unknown ids delay no
-call that runs.
+WORKSHOPS: Final[Mapping[str, tuple[Bounds, str]]] = {
+    # One page of 900 turns takes a second and has 1 MB; the second thread is for other calls.
+    "drawings": (
+        Bounds(threads=2, waiting=30, kept_bytes=64 * 2**20, share=0.3, at_once_seconds=4),
+        "As many pages of calls are being drawn as the console does at a time.",
+    ),
+    # Some 10 ms each, with 10,000 calls 30 ms.
+    "lists": (
+        Bounds(threads=1, waiting=2 * MAX_CHOICES, kept_bytes=16 * 2**20),
+        "As many lists of calls are being made as the console does at a time.",
+    ),
+    # Half a second each with 200,000 calls, and never longer than history allows.
+    "history": (
+        Bounds(threads=2, waiting=10, kept_bytes=2 * 2**20, share=0.25, at_once_seconds=3),
+        "As many searches of past calls wait as the console allows.",
+    ),
+    # What people say of a call that was read: a millisecond or two each.
+    "known": (
+        Bounds(threads=1, waiting=60),
+        "As many calls are being looked up in history as the console does at a time.",
+    ),
+    # Any other call, which history may not have: apart, so that unknown ids delay no call that runs.
+    "unknown": (
+        Bounds(threads=1, waiting=20),
+        "As many calls are being looked for in history as the console does at a time.",
+    ),
+}
+"""What is made in threads, by the reason that is counted where there is no room: pages and answers
+about one call, lists of running calls, searches, and two ways to ask history about a call. Each
+with its bounds, and the text of an answer where it has no room.
 """
 ANSWERED_BYTES: Final = 32 * 2**20
 """Bytes a second of all answers together that are no streams, and twice that at once: to copy 1 MB
@@ -184,7 +198,6 @@ def security_headers(recording_origins: Sequence[str]) -> list[tuple[bytes, byte
 Query = TypeVar("Query", bound=BaseModel)
 _Made = TypeVar("_Made")
 _Key = TypeVar("_Key")
-Answer = Callable[[Request], Awaitable[dict[str, Any] | bytes]]
 log = structlog.get_logger()
 
 
@@ -285,12 +298,11 @@ class _Ring:
         """The records after the one with this id; if it is too old or from another process, an
         event `gap`, then new ones.
         """
-        name, _, number = last_event_id.rpartition(".")
         place = self.next
         if last_event_id:
-            known = name == self.name and number.isascii() and number.isdigit() and len(number) < 16
-            if known and self._first <= int(number) + 1 <= self.next:
-                place = int(number) + 1
+            number = version_in(last_event_id, self.name)
+            if number and self._first <= number + 1 <= self.next:
+                place = number + 1
             else:
                 yield (
                     b'event: gap\ndata: {"detail":"records between are not kept here; read /calls '
@@ -344,6 +356,7 @@ class _Drawn(NamedTuple):
     span_ms: tuple[int, int] = (0, 0)
 
 
+@dataclass(slots=True)
 class _Found:
     """A call that somebody asks for.
 
@@ -352,27 +365,31 @@ class _Found:
         read: Gives the call as it was known at a moment, from the rows that were read or from
             history. It may block.
         annotations: What people say of it.
+        calls: The rows that were read.
     """
 
-    def __init__(
-        self,
-        conversation_id: str,
-        read: Callable[[str, int | None], StoredCall | None],
-        annotations: Sequence[Annotation],
-        calls: ReadCalls,
-    ) -> None:
-        self.conversation_id = conversation_id
-        self.read = read
-        self.annotations = annotations
-        self._calls = calls
+    conversation_id: str
+    read: Callable[[str, int | None], StoredCall | None]
+    annotations: Sequence[Annotation]
+    calls: ReadCalls
 
     @property
     def edition(self) -> Hashable:
         """Names a state of it: what is made of the same edition is the same."""
         said = tuple((each.by, each.label, each.at_ms) for each in self.annotations)
-        return self._calls.edition(self.conversation_id), said
+        return self.calls.edition(self.conversation_id), said
+
+    def stored(self, at_ms: int | None) -> StoredCall:
+        """Its rows as they were known at a moment, None is now; a call without a turn where its
+        first row came later. It may block.
+        """
+        nothing = CallRow(
+            conversation_id=self.conversation_id, first_known_ms=at_ms or 0, known_ms=at_ms or 0
+        )
+        return self.read(self.conversation_id, at_ms) or StoredCall(nothing, (), None, ())
 
 
+@dataclass(slots=True)
 class _Opened:
     """A page that is open, once for all who read it.
 
@@ -384,12 +401,11 @@ class _Opened:
         took_seconds: Processor time of drawing it last.
     """
 
-    def __init__(self, channel: Channel) -> None:
-        self.channel = channel
-        self.readers = 0
-        self.call: _Found | None = None
-        self.drawing: asyncio.Task[None] | None = None
-        self.took_seconds = 0.0
+    channel: Channel
+    readers: int = 0
+    call: _Found | None = None
+    drawing: asyncio.Task[None] | None = None
+    took_seconds: float = 0.0
 
 
 class ConsoleSite:
@@ -398,6 +414,7 @@ class ConsoleSite:
     Attributes:
         streams: The streams that are open.
         alerts: The alerts that fire or are about to, for the page of running calls.
+        ring: The newest rows of `scores`, for readers of the stream of the API.
     """
 
     def __init__(
@@ -423,22 +440,16 @@ class ConsoleSite:
         self._version = version
         self._access = Access(settings)
         self._wrong = WrongTokens(lambda: LOGIN_PAUSE_SECONDS)
-        self._ring = _Ring()
+        self.ring = _Ring()
         self._now: RunningCalls = fleet.now(wall_clock_ms())
         self._now_until = 0.0
         self._states = 0
         """How often `_now` was made anew."""
         self._looking: asyncio.Task[float] | None = None
         self._names: tuple[object, Mapping[str, Mapping[str, str]]] = (None, {})
-        bounds = {
-            "drawings": DRAWING,
-            "lists": LISTING,
-            "history": SEARCHING,
-            "known": LOOKING_UP,
-            "unknown": LOOKING_FOR,
-        }
         self._workshops = {
-            name: Workshop(name, each, self._waited_for(name)) for name, each in bounds.items()
+            name: Workshop(name, bounds, self._waited_for(name))
+            for name, (bounds, _) in WORKSHOPS.items()
         }
         self._nowhere: OrderedDict[str, float] = OrderedDict()
         """Ids that were found nowhere, and until when they are not looked for."""
@@ -491,10 +502,6 @@ class ConsoleSite:
     async def close(self, seconds: float) -> None:
         """Ends what is being made, and waits for that no longer than this."""
         await asyncio.gather(*(each.close(seconds) for each in self._workshops.values()))
-
-    def stream_rows(self, values: Sequence[bytes]) -> None:
-        """Takes in rows of `scores` for readers of the stream."""
-        self._ring.put(values, wall_clock_ms())
 
     async def tick(self) -> float:
         """Brings the pages of running calls up to date, and answers requests between them; returns
@@ -585,7 +592,7 @@ class ConsoleSite:
         try:
             return await self._workshops[workshop].make(subject, what, version, work)
         except BusyError:
-            raise self._busy(workshop, _BUSY[workshop]) from None
+            raise self._busy(workshop, WORKSHOPS[workshop][1]) from None
 
     def _waited_for(self, share: str) -> Callable[[float], None]:
         return lambda seconds: self._instruments.inc(
@@ -664,7 +671,9 @@ class ConsoleSite:
         if request.method != "POST" or not self._access.has_form:
             return RedirectResponse("./", status_code=303)
         fields = await _form(request, MAX_FORM_BYTES)
-        to = to if (to := fields.get("to", "")).startswith("./") else "./"
+        to = fields.get("to", "")
+        if not to.startswith("./"):
+            to = "./"
         answer = self._access.let_in(fields.get("token", ""), to, is_https=came_by_https(request))
         if answer is not None:
             log.info("logged_in", role="console", address=_address(request))
@@ -694,13 +703,13 @@ class ConsoleSite:
         wanted = _query(request, api.CallsQuery, fields).wanted()
         await self._present()
         drawn, site = await self._list_of(wanted), self._site("./")
-
-        def page() -> bytes:
-            return pages.now_page(site, drawn.boxes, wanted, wall=is_wall).encode()
-
         return _html(
             await self._made(
-                "lists", wanted, ("page", is_wall, drawn.edition), page, lambda: drawn.edition
+                "lists",
+                wanted,
+                ("page", is_wall, drawn.edition),
+                lambda: pages.now_page(site, drawn.boxes, wanted, wall=is_wall).encode(),
+                lambda: drawn.edition,
             )
         )
 
@@ -708,18 +717,14 @@ class ConsoleSite:
         call = await self._found(request, _id(request))
         drawn = await self._drawn_of(call, None)
         site, author = self._site(self._root(request)), self._author_of(request)
-
-        def page() -> bytes:
-            return pages.call_page(
-                site, call.conversation_id, drawn.boxes, span_ms=drawn.span_ms, author=author
-            ).encode()
-
         return _html(
             await self._made(
                 "drawings",
                 call.conversation_id,
                 ("page", site.root, author, drawn.edition),
-                page,
+                lambda: pages.call_page(
+                    site, call.conversation_id, drawn.boxes, span_ms=drawn.span_ms, author=author
+                ).encode(),
                 lambda: drawn.edition,
             )
         )
@@ -767,7 +772,7 @@ class ConsoleSite:
             )
         call = await self._found(request, _id(request))
         row = await self._made(
-            "drawings", conversation_id, "labels", lambda: self._row_of(call), lambda: call.edition
+            "drawings", conversation_id, "row", lambda: call.stored(None).call, lambda: call.edition
         )
         label, note = (
             fields.get("label", "").strip() or None,
@@ -806,27 +811,15 @@ class ConsoleSite:
         query = _query(request, api.MomentQuery)
         call = await self._found(request, _id(request))
         drawn = await self._drawn_of(call, query.at_ms)
-
-        def answer() -> bytes:
-            parts = {part: markup for box in drawn.parts.values() for part, markup in box.items()}
-            return message(
-                parts, {box: list(each) for box, each in drawn.parts.items()}, {}
-            ).encode()
-
         return _json(
             await self._made(
                 "drawings",
                 call.conversation_id,
                 ("answer", query.at_ms, drawn.edition),
-                answer,
+                lambda: whole_message(drawn.parts).encode(),
                 lambda: drawn.edition,
             )
         )
-
-    def _row_of(self, call: _Found) -> CallRow:
-        """The row of a call; it may block."""
-        stored = call.read(call.conversation_id, None)
-        return CallRow(conversation_id=call.conversation_id) if stored is None else stored.call
 
     def _shown(
         self, call: _Found, at_ms: int | None, anchor_id: str = pages.ANCHOR
@@ -834,12 +827,7 @@ class ConsoleSite:
         """The call as it was known at a moment, and what a reader should know of that; it may
         block.
         """
-        stored = call.read(call.conversation_id, at_ms)
-        if stored is None:  # its first row came later
-            nothing = CallRow(
-                conversation_id=call.conversation_id, first_known_ms=at_ms or 0, known_ms=at_ms or 0
-            )
-            stored = StoredCall(nothing, (), None, ())
+        stored = call.stored(at_ms)
         words, annotations = (stored.words, call.annotations) if self._settings.words else ((), ())
         shown = ReportedCall(
             stored.call,
@@ -856,16 +844,12 @@ class ConsoleSite:
     async def _past_page(self, request: Request) -> Response:
         past, site = self._require_past(), self._site("./")
         asked, remark = self._past_query(request)
-
-        def page() -> bytes:
-            return past_page(site, asked, past.find(asked), remark, self._redactor.redact).encode()
-
-        try:
-            return _html(
-                await self._made("history", (asked, remark), "search", page, _version_of_search)
-            )
-        except OperatorError as error:
-            return _html(past_page(site, asked, PastFound(), str(error)).encode())
+        redact = self._redactor.redact
+        return await self._page_of_history(
+            (asked, remark),
+            lambda: past_page(site, asked, past.find(asked), remark, redact),
+            lambda error: past_page(site, asked, PastFound(), error),
+        )
 
     def _past_query(self, request: Request) -> tuple[PastQuery, str]:
         """Which past calls are asked for, and what a reader should know of that; the log says who
@@ -899,14 +883,23 @@ class ConsoleSite:
     async def _versions(self, request: Request) -> Response:
         """Two versions of an agent compared, or any two lots of calls."""
         past, asked, site = self._require_past(), _query(request, LotsQuery), self._site("./")
+        return await self._page_of_history(
+            asked,
+            lambda: versions_page(site, asked, past.versions(asked), ""),
+            lambda error: versions_page(site, asked, Versions(None), error),
+        )
 
-        def page() -> bytes:
-            return versions_page(site, asked, past.versions(asked), "").encode()
-
+    async def _page_of_history(
+        self, what: Hashable, page: Callable[[], str], without: Callable[[str], str]
+    ) -> Response:
+        """A page that is made of history, or without it where that says why it has no answer."""
         try:
-            return _html(await self._made("history", asked, "versions", page, _version_of_search))
+            made = await self._made(
+                "history", what, "page", lambda: page().encode(), _version_of_search
+            )
         except OperatorError as error:
-            return _html(versions_page(site, asked, Versions(None), str(error)).encode())
+            made = without(str(error)).encode()
+        return _html(made)
 
     async def _made_of_history(self, what: Hashable, work: Callable[[], _Made]) -> _Made:
         """What is made of history; who asks the same gets the same for a while.
@@ -1120,7 +1113,7 @@ class ConsoleSite:
         _query(request, api.NoQuery)
         self._require_room()
         await self.streams.answer(
-            receive, send, self._ring.events(request.headers.get("last-event-id", ""))
+            receive, send, self.ring.events(request.headers.get("last-event-id", ""))
         )
 
     async def _stream(
@@ -1129,7 +1122,7 @@ class ConsoleSite:
         self._require_room()
         last = request.headers.get("last-event-id") or request.query_params.get("since", "")
         await self.streams.answer(
-            receive, send, events_of(channel, version_in(last, channel), wall_clock_ms)
+            receive, send, events_of(channel, version_in(last, channel.name), wall_clock_ms)
         )
 
     def _require_room(self) -> None:
@@ -1142,19 +1135,18 @@ class ConsoleSite:
 
     # The API.
 
-    def _api(self, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
+    def _api(
+        self, answer: Callable[[Request], Awaitable[bytes]]
+    ) -> Callable[[Request], Awaitable[Response]]:
         async def answered(request: Request) -> Response:
             await self._require_user(request)
-            made = await answer(request)
-            if isinstance(made, bytes):
-                return _json(made)
-            return JSONResponse(made, headers=_NO_STORE)
+            return _json(await answer(request))
 
         return answered
 
-    async def _api_description(self, request: Request) -> dict[str, Any]:
+    async def _api_description(self, request: Request) -> bytes:
         _query(request, api.NoQuery)
-        return api.openapi(self._version)
+        return msgspec.json.encode(api.openapi(self._version))
 
     async def _api_calls(self, request: Request) -> bytes:
         query = _query(request, api.ListQuery)
@@ -1214,14 +1206,6 @@ class ConsoleSite:
 
 
 _NO_STORE: Final = {"cache-control": "no-store"}
-_BUSY: Final = {
-    "drawings": "As many pages of calls are being drawn as the console does at a time.",
-    "lists": "As many lists of calls are being made as the console does at a time.",
-    "history": "As many searches of past calls wait as the console allows.",
-    "known": "As many calls are being looked up in history as the console does at a time.",
-    "unknown": "As many calls are being looked for in history as the console does at a time.",
-}
-"""The text of an answer where a workshop has no room, by the reason that is counted."""
 
 
 class _UnansweredError(HTTPException):

@@ -88,12 +88,12 @@ async def _wait_for_leaving(receive: Receive) -> None:
         pass
 
 
-def version_in(last_event_id: str, channel: Channel) -> int:
-    """The version of this channel that a reader has, by the id of the last event that it took; 0
+def version_in(last_event_id: str, stream: str) -> int:
+    """The number of the last event that a reader took of the stream with this name, by its id; 0
     for one that it cannot go on from.
     """
     name, _, version = last_event_id.rpartition(".")
-    if name != channel.name or not version.isascii() or not version.isdigit() or len(version) > 15:
+    if name != stream or not version.isascii() or not version.isdigit() or len(version) > 15:
         return 0
     return int(version)
 

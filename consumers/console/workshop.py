@@ -79,24 +79,6 @@ class _Piece:
         self.task: asyncio.Task[Any]
 
 
-class _Kept(NamedTuple):
-    """A result, and the version that it was made of."""
-
-    version: Hashable
-    made: Any
-    size: int
-
-
-class _Subject:
-    """The subject of some work: one piece of it is done at a time, so that one subject leaves
-    threads to others.
-    """
-
-    def __init__(self) -> None:
-        self.turn = asyncio.Lock()
-        self.pieces = 0
-
-
 class Workshop:
     """Threads for one kind of work, what waits for them, and what they made lately."""
 
@@ -115,10 +97,13 @@ class Workshop:
         self._free = asyncio.Semaphore(bounds.threads)
         self._pace = Pace(bounds.share, bounds.at_once_seconds)
         self._waited = waited
-        self._subjects: dict[Hashable, _Subject] = {}
+        self._turns: dict[Hashable, asyncio.Lock] = {}
+        """By subject: one piece of its work is done at a time, so it leaves threads to others."""
         self._pieces: dict[Hashable, _Piece] = {}
-        self._open: set[asyncio.Task[Any]] = set()
-        self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
+        self._open: dict[asyncio.Task[Any], Hashable] = {}
+        """By piece its subject."""
+        self._kept: OrderedDict[Hashable, tuple[Hashable, Any, int]] = OrderedDict()
+        """Results, each with the version that it was made of, and its bytes."""
         self._kept_bytes = 0
         self._is_closed = False
 
@@ -142,10 +127,11 @@ class Workshop:
             BusyError: Too much waits already, or the workshop is closed.
         """
         key, wanted = (subject, what), version()
-        if (kept := self._kept.get(key)) is not None and kept.version == wanted:
+        version_of_kept, made, _ = self._kept.get(key, (object(), None, 0))
+        if version_of_kept == wanted:
             self._kept.move_to_end(key)
-            made: Made = kept.made
-            return made
+            kept: Made = made
+            return kept
         piece = self._pieces.get(key)
         if piece is None or (piece.has_begun and piece.version != wanted):
             piece = self._begun(key, subject, version, work)
@@ -167,28 +153,21 @@ class Workshop:
         version: Callable[[], Hashable],
         work: Callable[[], Any],
     ) -> _Piece:
-        of_subject = self._subjects.get(subject)
         has_room = len(self._open) < self._bounds.threads + self._bounds.waiting
-        if (
-            self._is_closed
-            or not has_room
-            or (of_subject is not None and of_subject.pieces >= MAX_OF_ONE)
-        ):
+        of_subject = sum(each == subject for each in self._open.values())
+        if self._is_closed or not has_room or of_subject >= MAX_OF_ONE:
             raise BusyError
-        if of_subject is None:
-            of_subject = self._subjects[subject] = _Subject()
-        of_subject.pieces += 1
+        turn = self._turns.setdefault(subject, asyncio.Lock())
         piece = self._pieces[key] = _Piece()
-        piece.task = asyncio.create_task(self._done(piece, key, of_subject, version, work))
-        self._open.add(piece.task)
+        piece.task = asyncio.create_task(self._done(piece, key, turn, version, work))
+        self._open[piece.task] = subject
 
         def ended(task: asyncio.Task[Any]) -> None:
-            self._open.discard(task)
+            del self._open[task]
             if self._pieces.get(key) is piece:
                 del self._pieces[key]
-            of_subject.pieces -= 1
-            if not of_subject.pieces:
-                del self._subjects[subject]
+            if subject not in self._open.values():
+                del self._turns[subject]
             if not task.cancelled():
                 task.exception()  # its readers may have left
 
@@ -199,7 +178,7 @@ class Workshop:
         self,
         piece: _Piece,
         key: Hashable,
-        subject: _Subject,
+        turn: asyncio.Lock,
         version: Callable[[], Hashable],
         work: Callable[[], Any],
     ) -> Any:
@@ -213,7 +192,7 @@ class Workshop:
             finally:
                 took_seconds = time.thread_time() - began
 
-        async with subject.turn, self._free:
+        async with turn, self._free:
             # the other thread may have gone on meanwhile
             while (seconds := self._pace.wait_seconds()) > 0:
                 await asyncio.sleep(seconds)
@@ -223,17 +202,18 @@ class Workshop:
                 made = await asyncio.get_running_loop().run_in_executor(self._threads, timed)
             finally:
                 self._pace.spend(took_seconds)
-        self._keep(key, _Kept(piece.version, made, size_of(made)))
+        self._keep(key, piece.version, made)
         return made
 
-    def _keep(self, key: Hashable, made: _Kept) -> None:
-        self._kept_bytes -= before.size if (before := self._kept.pop(key, None)) else 0
-        if made.size > self._bounds.kept_bytes:
-            return
-        self._kept[key] = made
-        self._kept_bytes += made.size
+    def _keep(self, key: Hashable, version: Hashable, made: Any) -> None:
+        """Keeps a result in the place of the one before; what has no room at all is not kept."""
+        self._kept_bytes -= self._kept.pop(key, (None, None, 0))[2]
+        size = size_of(made)
+        self._kept[key] = version, made, size
+        self._kept.move_to_end(key, last=size <= self._bounds.kept_bytes)
+        self._kept_bytes += size
         while self._kept_bytes > self._bounds.kept_bytes:
-            self._kept_bytes -= self._kept.popitem(last=False)[1].size
+            self._kept_bytes -= self._kept.popitem(last=False)[1][2]
 
 
 _LEAST_BYTES: Final = 500

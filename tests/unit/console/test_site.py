@@ -683,9 +683,9 @@ async def test_records_are_streamed_and_resumed() -> None:
         async with following(made, f"{api.PREFIX}/stream") as events:
             await events.until("retry: ")
             await asyncio.sleep(0)
-            made.site.stream_rows([b'{"n":1}'])
+            made.site.ring.put([b'{"n":1}'], wall_clock_ms())
             last = id_in(await events.until('{"n":1}'))
-        made.site.stream_rows([b'{"n":2}'])
+        made.site.ring.put([b'{"n":2}'], wall_clock_ms())
         async with following(made, f"{api.PREFIX}/stream", **{"last-event-id": last}) as events:
             again = await events.until('{"n":2}')
             assert '{"n":1}' not in again
@@ -747,7 +747,7 @@ async def test_a_reader_who_stops_reading_is_cut_off() -> None:
         async with asyncio.timeout(patient(SECONDS)):
             await reader.readuntil(b"retry: ")
             while len(made.site.streams):
-                made.site.stream_rows([b"x" * BOUND])
+                made.site.ring.put([b"x" * BOUND], wall_clock_ms())
                 await made.turn()
         writer.close()
 
@@ -796,8 +796,8 @@ async def test_a_look_back_at_a_long_call_holds_nobody_up(monkeypatch: pytest.Mo
 
 async def test_a_record_with_line_breaks_is_one_event_of_the_stream() -> None:
     ring = site._Ring()
-    ring.put([b'{"a":\n\r\nevent: gap\n1}'], 0)
-    events = ring.events(f"{ring.name}.0")
+    ring.put([b"0", b'{"a":\n\r\nevent: gap\n1}'], 0)
+    events = ring.events(f"{ring.name}.1")
     assert (await anext(events)).split(b"\ndata: ")[1] == b'{"a":  event: gap 1}\n\n'
 
 
@@ -920,7 +920,8 @@ async def test_searches_wait_in_a_room_of_their_own_and_equal_ones_are_made_once
         serving(past=past) as made,
         made.client(limits=httpx.Limits(max_connections=None)) as client,
     ):
-        most = site.SEARCHING.threads + site.SEARCHING.waiting
+        bounds, _ = site.WORKSHOPS["history"]
+        most = bounds.threads + bounds.waiting
         different = [
             asyncio.create_task(client.get("/past", params={"text": str(n)})) for n in range(most)
         ]
@@ -963,7 +964,8 @@ async def test_unknown_ids_delay_no_call_that_runs() -> None:
         serving(past=past) as made,
         made.client(limits=httpx.Limits(max_connections=None)) as client,
     ):
-        most = site.LOOKING_FOR.threads + site.LOOKING_FOR.waiting
+        bounds, _ = site.WORKSHOPS["unknown"]
+        most = bounds.threads + bounds.waiting
         unknown = [
             asyncio.create_task(client.get(f"/calls/none-{number}")) for number in range(most + 10)
         ]

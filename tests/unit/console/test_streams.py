@@ -133,14 +133,12 @@ async def test_who_cancels_the_answer_ends_the_stream() -> None:
     ],
 )
 def test_a_forged_id_begins_anew(forged: str) -> None:
-    channel = Channel("c")
-    channel.update(encoded({"head": {"a": "x"}}))
-    assert version_in(forged, channel) == 0
+    assert version_in(forged, "c") == 0
 
 
 @given(st.text(max_size=40))
 def test_no_id_breaks_a_stream(text: str) -> None:
-    assert 0 <= version_in(text, Channel("c")) < 10**15
+    assert 0 <= version_in(text, "c") < 10**15
 
 
 async def test_a_reader_goes_on_from_its_version() -> None:
