@@ -30,8 +30,10 @@ from consumers.console.page.drawing import (
 from consumers.console.page.view import (
     cost_in_words,
     facts_of,
+    filler_in_words,
     notes_of,
     part_in_words,
+    people_of,
     subgoals_of,
     tags_of,
     tools_of,
@@ -566,15 +568,15 @@ MOST_TOOL_CHARS: Final = 400
 def call_lines(shown: ReportedCall, remarks: Iterable[str] = ()) -> Iterator[str]:
     """The lines of a call; `remarks` are sentences about what is missing."""
     yield from _head(shown)
-    for each in shown.annotations:
-        yield f"  {each.by}, {shown_moment(each.at_ms)} UTC: {shown.shown(each.words)}"
+    for who, words in people_of(shown):
+        yield f"  {who}: {words}"
     yield from ("", "Turns:")
     yield from _turns(shown)
     yield from _goals(shown)
     yield from _ratings(shown)
     yield from _own(shown)
-    if words := list(_words(shown)):
-        yield from ("", "Words:" if shown.is_closed else "Words so far:", *words)
+    if said := list(_words(shown)):
+        yield from ("", "Words:" if shown.is_closed else "Words so far:", *said)
     missing = [*remarks, *([] if shown.is_closed else ["The call is not over."])]
     yield from ("", *missing) if missing else ()
 
@@ -658,8 +660,8 @@ def _turns(shown: ReportedCall) -> Iterator[str]:
 def _remarks(row: TurnRow, tools: Iterable[tuple[str, ToolUse, object]]) -> Iterator[str]:
     if row.turn >= 1 and row.wait_ms is not None:
         yield wait_in_words(row.wait_ms, row.anchor)
-    if row.after_tools_ms is not None:
-        yield f"first sound: a filler; answer after {seconds(row.after_tools_ms)}"
+    if (filler := filler_in_words(row)) is not None:
+        yield filler
     yield from tags_of(row)
     for silence in row.dead_air:
         yield f"dead air over {to_seconds(silence.threshold_ms):g} s"

@@ -85,7 +85,7 @@ def summary_of(call: ReportedCall) -> CallSummary:
         goals,
         end_in_words(call.row),
     )
-    return CallSummary(call.conversation_id, cells, tuple(standouts(call)))
+    return CallSummary(call.conversation_id, cells, standouts(call))
 
 
 def summary_table(calls: Sequence[CallSummary], width: int) -> Table:

@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 
 from schemas.closed_sets import Anchor, InterruptionCause
@@ -164,6 +165,8 @@ _STAGE_WORDS: Final[Mapping[Stage, str]] = {
     Stage.VOICE_TO_VOICE: "whole wait",
     Stage.TTS_FIRST_BYTE: "voice, first sound",
 }
+MOST_TITLES: Final = 1_000
+"""Headings that are kept: the same measures stand in every turn, and own ones have any name."""
 _ACRONYMS: Final = frozenset({"x", "eva", "stt", "tts", "llm", "wer", "cer", "ppt", "auc"})
 
 
@@ -384,6 +387,7 @@ def anchor_in_words(anchor: Anchor) -> str:
     return _ANCHORS[anchor]
 
 
+@lru_cache(maxsize=MOST_TITLES)
 def title(name: str) -> str:
     """The heading for a score: its name as words, without its unit.
 

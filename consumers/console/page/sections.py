@@ -24,7 +24,6 @@ from consumers.console.page.drawing import (
     anchor_in_words,
     clock,
     counted,
-    day_and_time,
     in_words,
     outcome,
     percent,
@@ -46,9 +45,11 @@ from consumers.console.page.view import (
     cost_in_words,
     expected_of,
     facts_of,
+    filler_in_words,
     no_answer,
     notes_of,
     part_in_words,
+    people_of,
     reasons_of,
     standouts,
     subgoals_of,
@@ -701,7 +702,7 @@ def latency(call: ReportedCall) -> Markup:
     longest_ms = max([*waits_ms.values(), *(part.end_ms for part in parts)], default=0.0)
     ticks = tuple(round_ticks(longest_ms / MS_PER_SECOND, _MOST_TICKS))
     scale = Scale(0, ticks[-1])
-    fillers = {row.turn: row.after_tools_ms for row in call.turns}
+    fillers = {row.turn: filler_in_words(row) for row in call.turns}
     anchors = {wait.anchor for wait in waits if wait.anchor is not None}
     states = {row.turn: call.status(row) for row in call.turns}
     several = {states[wait.turn] for wait in waits}
@@ -729,7 +730,7 @@ def latency(call: ReportedCall) -> Markup:
                 place=call.turn_anchor(wait.turn) if call.has_turn(wait.turn) else None,
                 names_anchor=len(anchors) > 1,
                 state=states[wait.turn] if len(several) > 1 else None,
-                filler_ms=fillers[wait.turn],
+                filler=fillers[wait.turn],
             )
             for wait in waits[:MOST_ROWS]
         ],
@@ -818,10 +819,7 @@ def people(call: ReportedCall) -> Markup:
     """What people say of the call: a label, a note or both, with who says it and when; nothing if
     nobody does.
     """
-    said = [
-        (f"{each.by}, {day_and_time(each.at_ms)}", call.shown(each.words))
-        for each in call.annotations
-    ]
+    said = people_of(call)
     return render("people.html", said=said) if said else Markup()
 
 

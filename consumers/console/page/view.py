@@ -5,6 +5,7 @@ way. Pure.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
+from functools import lru_cache
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -176,7 +177,14 @@ class Standout(NamedTuple):
     said: str = ""
 
 
-def standouts(call: ReportedCall) -> list[Standout]:
+MOST_DRAWN: Final = 4
+"""Calls whose standouts are kept while they are drawn: several parts of a page need them, and two
+threads draw.
+"""
+
+
+@lru_cache(maxsize=MOST_DRAWN)
+def standouts(call: ReportedCall) -> tuple[Standout, ...]:
     """Every kind with at least one moment; the kinds that disturb the caller most come first."""
     waits_ms = call.waits_ms
     silences = [each for each in call.silences if waits_ms.get(each.turn, 0) <= SLOW_MS]
@@ -247,7 +255,7 @@ def standouts(call: ReportedCall) -> list[Standout]:
                 more=f" and {len(ordered) - 1} more" if len(ordered) > 1 else "",
             )
             found.append(Standout(heading, tuple(ordered), is_fault, sentence))
-    return found
+    return tuple(found)
 
 
 MOST_SAID: Final = 3
@@ -708,6 +716,14 @@ def used_in_words(use: ServiceUse) -> str:
     return ", ".join(f"{amount:,.10g} {in_words(name)}" for name, amount in amounts if amount)
 
 
+def people_of(call: ReportedCall) -> list[tuple[str, str]]:
+    """What people say of the call: who says it and when, and a label, a note or both."""
+    return [
+        (f"{each.by}, {day_and_time(each.at_ms)}", call.shown(each.words))
+        for each in call.annotations
+    ]
+
+
 def notes_of(call: ReportedCall) -> list[tuple[int | None, str]]:
     """What the agent's framework notes, with the turns."""
     return [(note.turn, call.shown(note_in_words(note))) for note in call.row.notes]
@@ -752,6 +768,15 @@ def wait_in_words(value: Value, anchor: Anchor | None) -> str:
     if value < 0:
         return f"the agent began {seconds(-value)} before the caller had finished{by}"
     return f"answered after {seconds(value)}{by}"
+
+
+def filler_in_words(row: TurnRow) -> str | None:
+    """That the first sound of an answer was a filler, and how long the answer took; None where it
+    was none.
+    """
+    if row.after_tools_ms is None:
+        return None
+    return f"first sound: a filler; answer after {seconds(row.after_tools_ms)}"
 
 
 def tags_of(row: TurnRow) -> list[str]:

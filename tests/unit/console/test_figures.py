@@ -207,9 +207,9 @@ def test_a_failed_task_and_a_failed_authentication_stand_out() -> None:
             True,
             [None],
         )
-        assert standouts(reported_rows(evaluated(name, 1.0))) == []
-        assert standouts(reported_rows(evaluated(name, NotApplicable("no")))) == []
-    assert standouts(reported_rows()) == []
+        assert standouts(reported_rows(evaluated(name, 1.0))) == ()
+        assert standouts(reported_rows(evaluated(name, NotApplicable("no")))) == ()
+    assert standouts(reported_rows()) == ()
 
 
 def found_in(call: ReportedCall) -> list[tuple[str, int | None, str]]:
