@@ -502,11 +502,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         """Writes what is decided, and the places reached, before the partitions are given up."""
         for partition in self.owned.values():
             partition.write_row(is_last=True)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(HAND_OVER_SECONDS):
-                # a third of it is left for the commit
-                await self._until(lambda: not self._outbox.is_filled, HAND_OVER_SECONDS * 2 / 3)
-                await self._commit(HAND_OVER_SECONDS)
+        await self._until(lambda: not self._outbox.is_filled, HAND_OVER_SECONDS * 2 / 3)
+        await self._commit(HAND_OVER_SECONDS / 3)
         if unwritten := self._outbox.records:
             log.warning("handed_over_unwritten", scores=unwritten)
 

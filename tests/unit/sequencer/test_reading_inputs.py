@@ -375,7 +375,7 @@ async def test_a_partition_that_is_not_known_yet_stops_the_time(reading: Reading
     reader.ask()
     await polls(reader)
     assert reader.partitions_ms < NOW_MS + 1_000
-    assert an_input(reader, AUDIT, 1), "the client looks at once"
+    assert TopicPartition("audit.events", 1) in reader.inputs, "the client looks at once"
     reader.ask()
     await polls(reader)
     assert reader.partitions_ms == NOW_MS + 1_000
