@@ -19,8 +19,7 @@ from consumers.runtime.kafka.ranges import FETCH_BYTES, onlooker, records_betwee
 from consumers.runtime.process import OperatorError, in_time, wall_clock_ms
 from consumers.runtime.received import MAX_QUARANTINE_LINES
 from consumers.runtime.registry import Instruments
-from consumers.sequencer.identity import Witness
-from consumers.sequencer.merge import CLOCKS_MS, InputPartition
+from consumers.sequencer.merge import CLOCKS_MS, InputPartition, Witness
 from consumers.sequencer.settings import SequencerSettings
 from schemas.closed_sets import InputSource
 from schemas.log import (

@@ -7,15 +7,15 @@ of an input that lags. So an input that runs ahead waits here for those that are
 Nearly always none lags, and nothing waits.
 """
 
+import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from aiokafka import TopicPartition
 
-from consumers.sequencer.identity import FROM_THE_FIRST, Witness
 from schemas.closed_sets import InputSource
 from schemas.log import Next
 from schemas.quarantine import UndecodableRecord
@@ -46,6 +46,51 @@ usually has.
 MAX_AHEAD_BYTES: Final = 2 * 2**20
 """Waiting bytes of an input at which it is not read on. An answer of the broker comes on top."""
 _TIME_MS: Final = attrgetter("timestamp")
+LOG_APPEND_TIME: Final = 1
+"""`timestamp_type` of a record that carries the broker's time, and not its producer's."""
+FROM_THE_FIRST: Final = -1
+"""In place of an offset: reading begins at the first record that there is."""
+
+
+# Whether the log of an input is still the one that was read: a topic may be deleted and recreated
+# under its name.
+
+
+class Witness(NamedTuple):
+    """Knows the last record that was read, and so tells whether a log is still the one that was
+    read.
+
+    Nothing shows it if that record was deleted, or cannot be decoded. After a restart all that may
+    be known is that it came before the newest tick: then a log is not recognised as new whose
+    record in that place did so too, by its broker's clock or its producer's.
+
+    Attributes:
+        print: Its time and a checksum of key and value; None if they are not known.
+        newest_ms: What its time cannot exceed.
+    """
+
+    print: tuple[int, int] | None
+    newest_ms: int
+
+    @classmethod
+    def of(cls, time_ms: int, key: bytes | None, value: bytes | None) -> "Witness":
+        """Knows a record."""
+        return cls((time_ms, zlib.crc32(value or b"", zlib.crc32(key or b""))), time_ms)
+
+    def may_be(self, record: Any) -> bool:
+        """Whether it is this record, as far as can be told: of one that cannot be decoded nothing
+        can.
+        """
+        if isinstance(record, UndecodableRecord):
+            return True
+        if self.print is None:
+            return record.timestamp_type != LOG_APPEND_TIME or bool(
+                record.timestamp <= self.newest_ms
+            )
+        return self.of(record.timestamp, record.key, record.value).print == self.print
+
+
+# An input, and the merge.
 
 
 class InputPartition:

@@ -21,8 +21,7 @@ from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.polling import CLOSE_SECONDS, ENOUGH_BYTES, RETRY_SECONDS, PollWatch
 from consumers.runtime.process import end_tasks, in_time
 from consumers.runtime.registry import Instruments
-from consumers.sequencer.identity import FROM_THE_FIRST, Witness
-from consumers.sequencer.merge import STALE_MS, InputPartition
+from consumers.sequencer.merge import FROM_THE_FIRST, STALE_MS, InputPartition, Witness
 from consumers.sequencer.settings import SequencerSettings
 from schemas.closed_sets import InputSource
 from schemas.log import Next

@@ -368,7 +368,7 @@ a record that can never be an event is appended
 + pass
 
 a record that was deleted and came anew is taken for the old one
-  consumers/sequencer/identity.py, first tests/unit/sequencer/test_identity.py
+  consumers/sequencer/merge.py, first tests/unit/sequencer/test_identity.py
 - return self.of(record.timestamp, record.key, record.value).print == self.print
 + return True
 

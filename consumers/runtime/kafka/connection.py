@@ -9,10 +9,12 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, errors
+from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.client import CoordinationType
@@ -27,13 +29,44 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from consumers.runtime.kafka.batches import read_tolerantly
 from consumers.runtime.kafka.security import Mistake, SecuritySettings
-from consumers.runtime.kafka.token_file import TokenError
 from consumers.runtime.process import OperatorError, pause_unless
 from consumers.runtime.registry import Instruments
+from consumers.runtime.settings import UnusableSecretError, token_in
 from schemas.topics import MAX_BATCH_BYTES, MAX_TRANSACTION_MS
 
 if TYPE_CHECKING:
     from faststream.kafka import KafkaBroker
+
+# Gives the client the token of a file, for each connection again.
+
+
+# the library has no type hints; it must be its error, see TokenFile
+class TokenError(KafkaError):  # type: ignore[misc]
+    """There is no valid token for a login. A new one must be written."""
+
+
+class TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # the library has no type hints
+    """Gives aiokafka the token of a file, read for each connection, so that the file can be
+    renewed.
+
+    Its errors are errors of aiokafka, because the clients go on after those, and the next try may
+    find a new token.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def token(self) -> str:
+        """Reads the token.
+
+        Raises:
+            TokenError: There is none, or it has expired.
+        """
+        try:
+            return await asyncio.to_thread(token_in, self._path)
+        except UnusableSecretError as error:
+            raise TokenError(f"no token in {self._path}: {error}") from None
+
 
 # Explains to a person why a broker cannot be used: the symptom and the remedy.
 #

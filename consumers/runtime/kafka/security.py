@@ -134,7 +134,7 @@ class SecuritySettings(BaseModel):
                 "sasl_plain_password": self.password.get_secret_value(),
             }
         if self.token_file is not None:
-            from consumers.runtime.kafka.token_file import TokenFile  # brings the client
+            from consumers.runtime.kafka.connection import TokenFile  # brings the client
 
             options["sasl_oauth_token_provider"] = TokenFile(self.token_file)
         return options

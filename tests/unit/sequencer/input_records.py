@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 from aiokafka import TopicPartition
 
-from consumers.sequencer.identity import LOG_APPEND_TIME, Witness
-from consumers.sequencer.merge import InputPartition
+from consumers.sequencer.merge import LOG_APPEND_TIME, InputPartition, Witness
 from schemas.closed_sets import InputSource
 from schemas.log import Next
 from schemas.topics import TOPIC_BY_SOURCE

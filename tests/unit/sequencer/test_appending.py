@@ -19,8 +19,7 @@ from consumers.runtime.kafka.connection import KafkaSettings, murmur2_place
 from consumers.runtime.registry import Instruments
 from consumers.sequencer import appending
 from consumers.sequencer.appending import AppendError, LogEndFacts, LogWriter, Share, read_back
-from consumers.sequencer.identity import Witness
-from consumers.sequencer.merge import CLOCKS_MS, InputPartition
+from consumers.sequencer.merge import CLOCKS_MS, InputPartition, Witness
 from consumers.sequencer.settings import SequencerSettings
 from schemas.closed_sets import InputSource
 from schemas.log import PLACED_HEADER, LogError, Next, Origin, Placed, Tick

@@ -2,8 +2,7 @@
 
 import pytest
 
-from consumers.sequencer.identity import FROM_THE_FIRST, Witness
-from consumers.sequencer.merge import CLOCKS_MS, merged
+from consumers.sequencer.merge import CLOCKS_MS, FROM_THE_FIRST, Witness, merged
 from schemas.log import Next
 from tests.support.brokers.record_bytes import stand_in
 from tests.unit.sequencer.input_records import NOW_MS, Record, an_input, read

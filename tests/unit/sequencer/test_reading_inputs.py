@@ -13,8 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
-from consumers.sequencer.identity import Witness
-from consumers.sequencer.merge import PATIENCE_MS, SILENT_MS, STAMP_MS, InputPartition
+from consumers.sequencer.merge import PATIENCE_MS, SILENT_MS, STAMP_MS, InputPartition, Witness
 from consumers.sequencer.reading import ONLOOKER, InputReader
 from consumers.sequencer.settings import SequencerSettings
 from schemas.closed_sets import InputSource

@@ -23,6 +23,7 @@ from consumers.runtime.kafka.connection import (
     Needs,
     NoBrokersError,
     NoContactError,
+    TokenError,
     TopicsUnfitError,
     UnreachableNamesError,
     explained,
@@ -31,7 +32,6 @@ from consumers.runtime.kafka.connection import (
     require_access,
 )
 from consumers.runtime.kafka.security import SecuritySettings
-from consumers.runtime.kafka.token_file import TokenError
 from tests.support.fakes.embedded_broker import embedded_broker
 
 HASHES_IN_JAVA = {

@@ -29,10 +29,11 @@ from consumers.runtime.kafka.connection import (
     KafkaSettings,
     LoginWatch,
     NoContactError,
+    TokenError,
+    TokenFile,
     UnreachableNamesError,
 )
 from consumers.runtime.kafka.security import SecuritySettings
-from consumers.runtime.kafka.token_file import TokenError, TokenFile
 from consumers.runtime.registry import Instruments
 from consumers.runtime.settings import UnusableSecretError, secret_in
 from tests.support.brokers.secured_broker import KEY_PASSWORD, unsigned_token, write_certificates
