@@ -24,8 +24,7 @@ from consumers.evaluator.decisions import (
     Outlet,
     newest,
 )
-from consumers.evaluator.partition import FOLD_SECONDS, Partition
-from consumers.evaluator.recovery import Recovery
+from consumers.evaluator.partition import FOLD_SECONDS, Partition, Recovery
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.version import version_of
 from consumers.log.commits import NotWrittenError

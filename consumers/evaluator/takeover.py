@@ -11,8 +11,7 @@ import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from pydantic import ValidationError
 
-from consumers.evaluator.partition import Partition
-from consumers.evaluator.recovery import Recovery
+from consumers.evaluator.partition import Partition, Recovery
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.writer import Claims
 from consumers.runtime.kafka.connection import KafkaSettings

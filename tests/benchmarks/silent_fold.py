@@ -11,7 +11,7 @@ from typing import Final
 
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from consumers.evaluator.recovery import Recovery
+from consumers.evaluator.partition import Recovery
 from schemas.owners import PartitionRow
 from tests.benchmarks.traffic import START_MS, long_call
 from tests.support.fakes.evaluator_fakes import partition_of

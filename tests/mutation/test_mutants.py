@@ -178,17 +178,17 @@ a log that lost records of open calls counts as whole
 + is_cut = is_anew
 
 a successor has the goals of a call too soon
-  consumers/evaluator/recovery.py, first tests/properties/test_recovery.py
+  consumers/evaluator/partition.py, first tests/properties/test_recovery.py
 - arrival.offset >= place or
 + True or
 
 a successor does not know which calls are closed
-  consumers/evaluator/recovery.py, first tests/properties/test_recovery.py
+  consumers/evaluator/partition.py, first tests/properties/test_recovery.py
 - evaluator.has_closed(conversation_id)
 + pass
 
 a successor does not know which calls gave way
-  consumers/evaluator/recovery.py, first tests/unit/evaluator/test_partition.py
+  consumers/evaluator/partition.py, first tests/unit/evaluator/test_partition.py
 - self._evaluator.evict(evicted, arrival)
 + pass
 
@@ -198,7 +198,7 @@ what is published again counts again
 + pass
 
 a successor publishes the last step before the place again
-  consumers/evaluator/recovery.py, first tests/properties/test_recovery.py
+  consumers/evaluator/partition.py, first tests/properties/test_recovery.py
 - return place >= until
 + return place >= until - 1
 

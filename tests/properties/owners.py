@@ -18,8 +18,7 @@ from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import GoalRules, Limits
 from consumers.evaluator import decisions as decided_module
 from consumers.evaluator.decisions import Decision, Outgoing, Outlet
-from consumers.evaluator.partition import Partition
-from consumers.evaluator.recovery import Recovery
+from consumers.evaluator.partition import Partition, Recovery
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.takeover import Owners, PublishedCalls, _recovery
 from consumers.runtime.kafka.connection import KafkaSettings

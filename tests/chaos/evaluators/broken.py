@@ -19,8 +19,7 @@ from aiokafka import TopicPartition
 
 from consumers.evaluator import takeover
 from consumers.evaluator.decisions import Outgoing
-from consumers.evaluator.partition import Partition
-from consumers.evaluator.recovery import Recovery
+from consumers.evaluator.partition import Partition, Recovery
 from consumers.evaluator.takeover import PublishedCalls
 from consumers.evaluator.writer import Writer
 from consumers.sequencer import appending

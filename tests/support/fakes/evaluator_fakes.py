@@ -22,8 +22,7 @@ from consumers.engine.limits import Limits
 from consumers.evaluator import service
 from consumers.evaluator.decisions import Outbox, Outlet
 from consumers.evaluator.group import Member
-from consumers.evaluator.partition import Partition
-from consumers.evaluator.recovery import Recovery
+from consumers.evaluator.partition import Partition, Recovery
 from consumers.evaluator.service import Evaluator
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.kafka.connection import KafkaSettings

@@ -17,9 +17,11 @@ from consumers.evaluator import partition as partition_module
 from consumers.evaluator.decisions import Trip
 from consumers.evaluator.partition import (
     BEGINS_APART_MS,
+    MAX_KEPT_REQUESTS,
     Partition,
+    Recovery,
+    Withheld,
 )
-from consumers.evaluator.recovery import MAX_KEPT_REQUESTS, Recovery, Withheld
 from consumers.evaluator.refusals import MAX_KINDS, report_misread
 from consumers.runtime.received import MAX_QUARANTINE_LINES
 from consumers.runtime.registry import Instruments

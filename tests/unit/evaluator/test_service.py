@@ -9,8 +9,7 @@ import pytest
 from aiokafka.errors import CommitFailedError, KafkaConnectionError
 
 from consumers.evaluator import partition, service
-from consumers.evaluator.partition import MAX_CLOSING_CALLS
-from consumers.evaluator.recovery import Recovery
+from consumers.evaluator.partition import MAX_CLOSING_CALLS, Recovery
 from consumers.evaluator.service import LogMadeAnewError, SharedNameError
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.topics import (
