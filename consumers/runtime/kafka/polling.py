@@ -322,7 +322,7 @@ class GroupReader(Generic[Message]):
     async def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float
     ) -> bool:
-        """Commits offsets of the group. Returns and raises as `Commits.commit`."""
+        """Commits offsets of the group. Returns and raises as `GroupCommits.commit`."""
         return await self._commits.commit(self.consumer, offsets, seconds)
 
     async def stop(self) -> None:
