@@ -22,7 +22,8 @@ from consumers.runtime.registry import Instruments
 from schemas.annotations import AnyAnnotation
 from schemas.topics import ANNOTATIONS_TOPIC, TRANSCRIPTS_TOPIC
 from streamer.facts import ANNOTATIONS_PATH
-from streamer.history.people import LOOK_SECONDS, WAIT_SECONDS, Forgetting, record_in_log
+from streamer.history.people import LOOK_SECONDS, WAIT_SECONDS, Forgetting
+from streamer.history.said import record_in_log
 from streamer.served_folder import served
 from streamer.settings.all_settings import Settings
 from streamer.sources.posting import post_command

@@ -91,7 +91,8 @@ def call(
         callgauge call 9f2c41 --label false-alarm --note "the caller was on hold"
         callgauge call sample-call-3fa9c1-1 --since 7d --bootstrap kafka:9092
     """
-    from streamer.history.people import annotation, publish, this_user
+    from streamer.history.people import publish
+    from streamer.history.said import annotation, this_user
     from streamer.one_call import call_document, follow_call, print_call, the_call
     from streamer.settings.listing import settings_from
     from streamer.time_bounds import moment_given

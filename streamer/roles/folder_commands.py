@@ -20,7 +20,7 @@ from consumers.runtime.http import challenge, given_token, is_token
 from schemas.annotations import AnyAnnotation
 from schemas.wire import MAX_NAME_CHARS
 from streamer.facts import ANNOTATIONS_PATH, MAX_COMMAND_RECORDS, PUT_BACK_PATH
-from streamer.history.people import record_in_log
+from streamer.history.said import record_in_log
 
 MAX_BODY_BYTES: Final = 8 * 2**20
 """Most bytes of a request: `MAX_COMMAND_RECORDS` records with long notes."""

@@ -47,7 +47,7 @@ from schemas.topics import SCORES_TOPIC, TRANSCRIPTS_TOPIC
 from streamer.deploy_files import what_to_do
 from streamer.facts import ADDRESS_FILE, KEY_FILE, TOKEN_FILE, installed_version
 from streamer.goals.sources import GoalFolder, GoalSources
-from streamer.history.people import annotation, record_in_log
+from streamer.history.said import annotation, record_in_log
 from streamer.roles.folder_commands import FolderCommands
 from streamer.roles.past_calls import StoredCalls
 from streamer.roles.state import state_of

@@ -31,7 +31,7 @@ from consumers.runtime.registry import Instruments
 from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
 from schemas.rows import CallRow, GoalsRow, Labels, Row, TurnRow, WordsRow
-from streamer.history.people import annotation
+from streamer.history.said import annotation
 from tests.support.calls.console_calls import HeldCalls, call_row, simulated
 from tests.support.patience import patient
 

@@ -19,7 +19,8 @@ from schemas.rows import Labels
 from streamer.history import people
 from streamer.history.agreement import LabelAgreement, agreement
 from streamer.history.importing import Importing
-from streamer.history.people import Forgetting, annotation, calls_in, forget_in, this_user
+from streamer.history.people import Forgetting, calls_in, forget_in
+from streamer.history.said import annotation, this_user
 from tests.unit.history.test_annotations import of_tenant, said
 from tests.unit.history.test_store import NOON_MS, TRANSCRIPT, batch, call
 from tests.unit.streamer.command_line import command
