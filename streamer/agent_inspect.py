@@ -55,7 +55,6 @@ from schemas.judging import (
     MAX_TRIALS,
     Judged,
     JudgeRequest,
-    JudgeVerdict,
     TemplateError,
     TranscriptItem,
     Unjudged,
@@ -478,7 +477,7 @@ def _facts(turn: AgentTurn) -> TurnFacts:
     return TurnFacts(str(turn.user_text), str(turn.assistant_text), calls)
 
 
-# agent-inspect's scorers on one document. Their results are its dataclasses, here and as JSON.
+# agent-inspect's scorers on one trace. Their results are its dataclasses, here and as JSON.
 #
 # Each error that one of its scorers ends with is the result of that scorer. Progress over turns is
 # judged once, for all four scorers that need it; agent-inspect judges again for each.
@@ -512,7 +511,7 @@ _OF_TOOLS: Final[_OfJudged] = {Scorer.TOOLS: itemgetter(0)}
 
 
 def default_scorers(trace: Trace) -> tuple[Scorer, ...]:
-    """The scorers of a document for which none are named. Tool correctness is computed if calls are
+    """The scorers of a trace for which none are named. Tool correctness is computed if calls are
     expected.
     """
     judged = _OF_STATIC if trace.is_static else _OF_CURVE
@@ -713,7 +712,7 @@ def score_traces(
                 return _output(trace, ended.value, unjudged)
             try:
                 request = questions.request(ballot)
-                vote = _vote(await _verdict(judge, request))
+                vote = await _vote(judge, request)
                 if trace.options.include_prompt_sent_to_llmj:
                     vote = vote._replace(prompt=prompt_of(request, judge_settings.answer_form))
                 reading.event()
@@ -729,13 +728,10 @@ def score_traces(
     side_by_side(_elements_of_all(files), scored, show, settings, asked, verdicts)
 
 
-async def _verdict(judge: JudgeInProcess | None, request: JudgeRequest) -> JudgeVerdict:
+async def _vote(judge: JudgeInProcess | None, request: JudgeRequest) -> Vote:
     if judge is None:
         raise NotJudgedError(UnjudgedReason.JUDGE_DISABLED)
-    return await judge.answer_whatever_the_rate(request)
-
-
-def _vote(verdict: JudgeVerdict) -> Vote:
+    verdict = await judge.answer_whatever_the_rate(request)
     completions = tuple(answer.raw for answer in verdict.answers if answer.raw)
     match verdict.result:
         case Judged(is_completed=is_completed):

@@ -82,7 +82,6 @@ from streamer.time_bounds import moment_ms, shown_moment
 from streamer.trials.calls import (
     Flip,
     NewestRows,
-    Quote,
     Trial,
     by_subgoal,
     flips,
@@ -445,9 +444,12 @@ class RerunComparison:
             self.equal_values += len(before.keys() | after.keys()) - len(differing)
             if len(self._measured) < MOST_MEASURED:
                 self._measured.append((_measures(was.call), _measures(became.call)))
-            self._add_goals(
-                conversation_id, was.trial(""), became.trial(""), words_by_turn(words, became.turns)
-            )
+            goals_then, goals_now = was.trial(""), became.trial("")
+            self.other_goals += _digest_of(goals_then) != _digest_of(goals_now)
+            if goals_then is not None and goals_now is not None:
+                said = words_by_turn(words, became.turns)
+                if found := flips(goals_then.quoting(said), goals_now.quoting(said)):
+                    self.flipped[conversation_id] = found
         else:
             differing = [(None, "state")]
             self.calls["only_now" if was.call is None else "only_then"] += 1
@@ -456,20 +458,6 @@ class RerunComparison:
             ScoreDifference(conversation_id, *each, before.get(each), after.get(each))
             for each in differing[: MAX_EXAMPLES - len(self.examples)]
         ]
-
-    def _add_goals(
-        self,
-        conversation_id: str,
-        then: Trial | None,
-        now: Trial | None,
-        words: Mapping[int, Quote],
-    ) -> None:
-        self.other_goals += (then and then.digest) != (now and now.digest)
-        found = (
-            [] if then is None or now is None else flips(then.quoting(words), now.quoting(words))
-        )
-        if found:
-            self.flipped[conversation_id] = found
 
     def add_own(self, then: Mapping[str, float], now: Mapping[str, float]) -> None:
         """The values of one more call in measures of one's own: what today's functions say of its
@@ -500,6 +488,10 @@ class RerunComparison:
             known = [pair for pair in pairs if not math.isnan(sum(pair))]
             found.append(change_of(name, before, after, known, draws))
         return found
+
+
+def _digest_of(trial: Trial | None) -> str | None:
+    return None if trial is None else trial.digest
 
 
 def _measures(call: CallRow) -> Sequence[float]:
