@@ -14,13 +14,13 @@ from consumers.runtime.kafka.connection import (
     TopicsUnfitError,
     partition_counts,
 )
-from consumers.runtime.kafka.ranges import STALL_SECONDS, onlooker
+from consumers.runtime.kafka.ranges import Ranges, onlooker, records_between
 from consumers.runtime.logs import about_record
 from consumers.runtime.process import finish_unless, pause_unless
 from schemas.goals.goal_set import GoalSet, read_goals
 from schemas.quarantine import UndecodableRecord
 from schemas.topics import GOALS_TOPIC
-from streamer.cluster.readers import POLL_MS
+from streamer.cluster.readers import POLL_MS, ranges_since
 from streamer.goals.files import (
     DocumentError,
     GoalIndex,
@@ -83,50 +83,40 @@ class GoalsTopic:
             self.tried.set()  # no one has to wait any longer
 
     async def _read(self, stop: asyncio.Event) -> None:
-        """From the beginning, until `stop` is set or the topic has more partitions than before."""
+        """From the beginning, until `stop` is set or the topic has more partitions than before. Up
+        to the present end, the earlier goal sets count.
+        """
         count = await finish_unless(stop, partition_counts(self._kafka, [GOALS_TOPIC]))
         if count is None:
             return
-        partitions = [
-            TopicPartition(self._kafka.topic(GOALS_TOPIC), number)
-            for number in range(count[GOALS_TOPIC])
-        ]
+        topic = self._kafka.topic(GOALS_TOPIC)
+        partitions = [TopicPartition(topic, number) for number in range(count[GOALS_TOPIC])]
         options = {
             "auto_offset_reset": "earliest",
             "enable_auto_commit": False,
             "metadata_max_age_ms": METADATA_MS,
         }
         async with onlooker(self._kafka, "goals", **options) as consumer:
-            consumer.assign(partitions)
-            await consumer.seek_to_beginning(*partitions)
-            sets: dict[str, GoalSet] = {}
-            await self._catch_up(consumer, sets, stop)
-            while not stop.is_set() and not self._has_grown(consumer, len(partitions)):
-                if await self._take_batch(consumer, sets):
-                    self._use(sets)
-
-    async def _catch_up(
-        self, consumer: AIOKafkaConsumer, sets: dict[str, GoalSet], stop: asyncio.Event
-    ) -> None:
-        """Reads to the present end of the topic. Until then the earlier goal sets count."""
-        clock = asyncio.get_running_loop().time
-        ends = await consumer.end_offsets(consumer.assignment())
-        patience = clock() + STALL_SECONDS
-        # By position, not by record: a transaction's marker has an offset and is no record.
-        while not stop.is_set() and any(
-            [await consumer.position(tp) < end for tp, end in ends.items()]
-        ):
-            if await self._take_batch(consumer, sets):
-                patience = clock() + STALL_SECONDS
-            elif clock() > patience:
-                raise TimeoutError(
-                    f"nothing more of {self._kafka.topic(GOALS_TOPIC)} for {STALL_SECONDS:.0f} s"
-                )
-        if not stop.is_set():
+            ranges = await ranges_since(consumer, partitions, None)
+            sets = await finish_unless(stop, self._sets_in(consumer, ranges))
+            if sets is None:
+                return
             self._use(sets)
             self._warned_of = ""
             self.tried.set()
             log.info("goals_topic_read", goal_sets=len(sets), refused=self.refused)
+            consumer.assign(partitions)
+            for tp, (_, end) in ranges.items():
+                consumer.seek(tp, end)
+            while not stop.is_set() and not self._has_grown(consumer, len(partitions)):
+                if await self._take_batch(consumer, sets):
+                    self._use(sets)
+
+    async def _sets_in(self, consumer: AIOKafkaConsumer, ranges: Ranges) -> dict[str, GoalSet]:
+        sets: dict[str, GoalSet] = {}
+        async for record in records_between(consumer, ranges):
+            self._read_record(record, sets)
+        return sets
 
     async def _take_batch(self, consumer: AIOKafkaConsumer, sets: dict[str, GoalSet]) -> bool:
         """Takes the records that have arrived; returns whether there were any."""
