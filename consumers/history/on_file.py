@@ -27,9 +27,7 @@ from schemas.rows import DECODED, StoredRow
 from schemas.topics import ANNOTATIONS_TOPIC, TRANSCRIPTS_TOPIC
 
 TOPICS: Final = (*DECODED, TRANSCRIPTS_TOPIC, ANNOTATIONS_TOPIC)
-"""What is read, in the order in which it leaves the log: who waits for a deletion waits until the
-record that says so is gone.
-"""
+"""What is read."""
 MAX_BATCH_RECORDS: Final = 1_000
 """Records of a topic in one transaction."""
 PAUSE_SECONDS: Final = 0.5
@@ -194,7 +192,7 @@ class FileHistory:
 
     async def _keep(self, store: SqliteHistory) -> int:
         """Writes the next records, and deletes from the log what everybody has read; returns how
-        many there were.
+        many there were. Who waits for a deletion waits until the record that says so is gone.
         """
         polled = {
             topic: self._log.records(topic, self._next[topic], MAX_BATCH_RECORDS)
@@ -212,16 +210,15 @@ class FileHistory:
                     self._instruments.inc("callgauge_history_records_total", (outcome,), count)
             written = len(records) - sum(left_out)
             self._instruments.inc("callgauge_history_records_total", ("written",), written)
-        for topic, each in polled.items():
-            if topic == ANNOTATIONS_TOPIC and self._forgotten:
-                await self._log.forget(self._forgotten)
-                self._forgotten.clear()
-            self._next[topic] = each[-1].offset + 1 if each else self._next[topic]
-            read = min(self._next[topic], self._shown(topic))
-            if read > self._deleted[topic]:
-                with contextlib.suppress(NotWrittenError):  # it is tried again
-                    await self._log.forget_records(topic, read)
-                    self._deleted[topic] = read
+        self._next |= {topic: each[-1].offset + 1 for topic, each in polled.items() if each}
+        if self._forgotten:
+            await self._log.forget(self._forgotten)
+            self._forgotten.clear()
+        read = {topic: min(self._next[topic], self._shown(topic)) for topic in TOPICS}
+        if read != self._deleted:
+            with contextlib.suppress(NotWrittenError):  # it is tried again
+                await self._log.forget_records(read)
+                self._deleted = read
         return len(records)
 
 

@@ -467,15 +467,12 @@ class FileLog(FileReader):
         """
         await self.commits.of(partial(self._settle, {each.encode() for each in open_calls}, place))
 
-    async def forget_records(self, topic: str, before: int) -> None:
-        """Deletes the records of a topic in front of an offset: all who need them have read them.
-        Raises as `append`.
+    async def forget_records(self, reached: Mapping[str, int]) -> None:
+        """Deletes the records of topics in front of an offset of each: all who need them have read
+        them. Raises as `append`.
         """
-        await self.commits.of(
-            lambda: self._writer.execute(
-                "DELETE FROM record WHERE topic = ? AND offset < ?", [topic, before]
-            )
-        )
+        delete = "DELETE FROM record WHERE topic = ? AND offset < ?"
+        await self.commits.of(lambda: self._writer.executemany(delete, reached.items()))
 
     async def forget(self, conversation_ids: Collection[str]) -> None:
         """Deletes the events of calls that have closed, and the records about them, so that nothing

@@ -673,12 +673,12 @@ async def test_offsets_are_not_used_again_after_all_records_were_deleted(tmp_pat
     async with opened(tmp_path) as log:
         await log.publish(Decided([score(), score(), score(topic=WORDS_TOPIC)]))
         assert [record.offset for record in log.records(SCORES_TOPIC, 0, 9)] == [1, 2]
-        await log.forget_records(SCORES_TOPIC, 2)
+        await log.forget_records({SCORES_TOPIC: 2})
         assert [record.offset for record in log.records(SCORES_TOPIC, 0, 9)] == [2]
-        await log.forget_records(SCORES_TOPIC, 3)
+        await log.forget_records({SCORES_TOPIC: 3})
         assert (log.records(SCORES_TOPIC, 0, 9), log.next_offset(SCORES_TOPIC)) == ([], 0)
         assert len(log.records(WORDS_TOPIC, 0, 9)) == 1
-        await log.forget_records(WORDS_TOPIC, 4)
+        await log.forget_records({WORDS_TOPIC: 4})
     async with opened(tmp_path) as log:
         await log.publish(decided(score(b"third")))
         assert [(record.offset, record.value) for record in log.records(SCORES_TOPIC, 0, 9)] == [
@@ -875,7 +875,7 @@ async def test_what_is_forgotten_is_in_the_file_no_more_and_an_open_call_stays_u
         ]
         await log.publish(decided(*about, place=3, closed=["over", "other"]))
         # as every reader does, which leaves it in a free page
-        await log.forget_records(TRANSCRIPTS_TOPIC, log.next_offset(TRANSCRIPTS_TOPIC))
+        await log.forget_records({TRANSCRIPTS_TOPIC: log.next_offset(TRANSCRIPTS_TOPIC)})
         assert (log.records(TRANSCRIPTS_TOPIC), has(b"zanzibar, and read")) == ([], True)
         assert has(b"zanzibar")
         await log.forget(["over", "open", "nobody"])
