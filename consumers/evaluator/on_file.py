@@ -148,10 +148,6 @@ class FileEvaluator:
             return (f"evaluator: the disk takes nothing: {fault}",)
         return () if self.ready.is_set() else ("evaluator: reading the calls that are open",)
 
-    def stalled(self) -> Sequence[str]:
-        """Nothing here is repaired by a new process alone."""
-        return ()
-
     async def _take_over(self) -> None:
         """Folds what was folded of the calls that are open, up to the place of the last
         transaction.

@@ -5,7 +5,7 @@ one transaction.
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import structlog
 
 from consumers.runtime.process import end_tasks
+from consumers.store.rows import transaction
 
 GATHER_SECONDS: Final = 0.004
 """How long steps gather before they are committed together: a commit to the disk costs the same for
@@ -150,16 +151,3 @@ class StepCommits:
         elif fault is None and self.fault is not None:
             log.info("log_written_again", file=self._file)
         self.fault = fault
-
-
-@contextlib.contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All that is written inside is written, or nothing."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        with contextlib.suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
-        raise

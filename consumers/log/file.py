@@ -19,10 +19,11 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from consumers.log.commits import NotWrittenError, StepCommits, transaction
+from consumers.log.commits import NotWrittenError, StepCommits
 from consumers.log.retention import MAX_BYTES, Retention, free_some, size_of
 from consumers.runtime.private_files import FolderLockedError, ensure_file, lock_folder, make_folder
 from consumers.runtime.process import OperatorError, wall_clock_ms
+from consumers.store.rows import transaction
 from schemas.events.envelope import ID_HEADER, SOURCE_HEADER
 from schemas.log import REPLAY_OF_HEADER, SOURCES, Begin, Event, LogReader, OutgoingRecord, Tick
 from schemas.owners import PartitionRow

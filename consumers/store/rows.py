@@ -399,15 +399,15 @@ class RowStore:
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All of it or nothing."""
+    """All that is written inside is written, or nothing."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
+        connection.execute("COMMIT")
     except BaseException:
         with contextlib.suppress(sqlite3.Error):
             connection.execute("ROLLBACK")
         raise
-    connection.execute("COMMIT")
 
 
 def _keyed(row: StoredRow) -> tuple[_Key, _Kept]:

@@ -109,7 +109,7 @@ def _may_import(package: str) -> tuple[str, ...]:
         case "consumers.engine" | "consumers.runtime" | "consumers.store":
             return ("schemas", package)
         case "consumers.log":
-            return ("schemas", "consumers.runtime", package)
+            return ("schemas", "consumers.runtime", "consumers.store", package)
         case "streamer":
             return ("schemas", "consumers", "streamer")
     return (

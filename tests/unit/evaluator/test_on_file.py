@@ -27,7 +27,7 @@ from consumers.evaluator.on_file import FileEvaluator
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.log import commits, file, retention
 from consumers.log.commits import NotWrittenError
-from consumers.log.file import Decided, FileLog
+from consumers.log.file import Decided, FileLog, FileRecord
 from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
@@ -972,6 +972,31 @@ async def test_the_first_event_after_a_quiet_time_is_known_before_any_tick(
         assert running.role.known_ms == event.timestamp
 
 
+async def test_records_that_come_soon_after_each_other_are_read_together(
+    log: FileLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_file, "TICK_SECONDS", 3_600.0)
+    monkeypatch.setattr(on_file, "GATHER_SECONDS", 0.2)
+    sizes: list[int] = []
+    read = log.read
+
+    def counted(place: int = 0, most: int = -1) -> list[FileRecord]:
+        records = read(place, most)
+        sizes.append(len(records))
+        return records
+
+    monkeypatch.setattr(log, "read", counted)
+    async with Running(log, settings_of()) as running:
+        events = just_now()[:10]
+        for event in events:
+            await log.append([event])
+        async with asyncio.timeout(patient(10)):
+            while running.role.partition.next_offset < log.end:
+                await pause(0)
+    assert sum(sizes) == len(events)
+    assert max(sizes) > 1
+
+
 async def test_reading_waits_while_too_much_is_not_written(
     log: FileLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -979,6 +1004,7 @@ async def test_reading_waits_while_too_much_is_not_written(
         update={"max_unwritten_records": 5, "max_batch_records": 10}
     )
     monkeypatch.setattr(on_file, "BATCH_RECORDS", 10)
+    monkeypatch.setattr(on_file, "GATHER_SECONDS", 0.0)
     may_write = asyncio.Event()
     publish = log.publish
 
