@@ -24,6 +24,7 @@ from consumers.evaluator import decisions as decided_module
 from consumers.evaluator import on_file
 from consumers.evaluator import partition as partition_module
 from consumers.evaluator.on_file import FileEvaluator
+from consumers.evaluator.recovery import Recovery
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.log import commits, file, retention
 from consumers.log.commits import NotWrittenError
@@ -1023,6 +1024,20 @@ async def test_reading_waits_while_too_much_is_not_written(
         async with asyncio.timeout(patient(10)):
             while running.role.partition.next_offset < log.end:
                 await pause(0)
+
+
+async def test_calls_with_the_same_goals_have_one_set_of_them_after_a_start(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, settings_of())
+    await machine.start()
+    await machine.come(HALF)
+    machine.read()
+    await machine.write()
+    with mock.patch.object(on_file, "Recovery", wraps=Recovery) as made:
+        await machine.end()
+    (_, one), (_, other) = made.call_args.kwargs["goals"].values()
+    assert one == goal_set()
+    assert one is other
+    await machine.stop()
 
 
 async def test_a_goal_set_of_another_version_that_cannot_be_read_ends_no_start(
