@@ -16,7 +16,6 @@ import typer
 from pydantic import Field
 
 from consumers.console.api import MAX_ID_CHARS, MAX_QUERY_CHARS
-from consumers.console.page.drawing import counted
 from consumers.console.pages import Alert, Alerts
 from consumers.console.past import ASKED_COLUMNS, PAST_COLUMNS, UNKNOWN, beside
 from consumers.console.serving import alerts_client, alerts_now
@@ -25,6 +24,7 @@ from consumers.history.search import MAX_TEXT_CHARS, CallSearch, Condition
 from consumers.runtime.process import OperatorError, SetupError, first_of, wall_clock_ms
 from consumers.runtime.visible import visible
 from consumers.store.changes import remark_on_chance
+from consumers.view.words import counted
 from schemas.scores.running import WantedCalls
 from streamer.changes import comparison_document
 from streamer.doctor.examination import examine, tell_all

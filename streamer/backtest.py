@@ -29,7 +29,6 @@ from rich.console import Group, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from consumers.console.page.drawing import counted
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.effects import Effect, PublishRow, PublishWords
 from consumers.engine.evaluator import PartitionEvaluator
@@ -59,6 +58,7 @@ from consumers.store.changes import (
     draws_of_one,
     remark_on_chance,
 )
+from consumers.view.words import counted
 from schemas.closed_sets import CloseReason, InputSource
 from schemas.columns import CALL_COLUMNS, TURN_COLUMNS, Column, Flat
 from schemas.goals.goal_set import GoalSet

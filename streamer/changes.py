@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from consumers.console.page.drawing import counted
 from consumers.store.changes import (
     SUBGOAL,
     Change,
@@ -18,6 +17,7 @@ from consumers.store.changes import (
     more_calls,
     told,
 )
+from consumers.view.words import counted
 
 MOST_NAMED: Final = 5
 """Calls of one subgoal on a terminal."""

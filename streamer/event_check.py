@@ -12,11 +12,11 @@ from typing import IO, Any, Final, NamedTuple, get_args
 
 from pydantic_core import from_json
 
-from consumers.console.page.drawing import counted
 from consumers.engine.admission import FIRST_MS, Arrival
 from consumers.engine.effects import Count
 from consumers.engine.evaluator import NO_LIMITS, PartitionEvaluator
 from consumers.engine.measures.stages import CONTRADICTED
+from consumers.view.words import counted
 from schemas.closed_sets import MisreadReason
 from schemas.events.codec import Misread, misread_of
 from schemas.events.elevenlabs import CarriedAgentEvent

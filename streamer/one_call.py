@@ -17,30 +17,6 @@ from pydantic import ValidationError
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from consumers.console.api import call_detail
-from consumers.console.page.calls import ReportedCall, parts_of
-from consumers.console.page.drawing import (
-    counted,
-    duration,
-    expected_call,
-    in_words,
-    seconds,
-    shortened,
-    stage_in_words,
-)
-from consumers.console.page.view import (
-    cost_in_words,
-    facts_of,
-    filler_in_words,
-    notes_of,
-    part_in_words,
-    people_of,
-    subgoals_of,
-    tags_of,
-    tools_of,
-    unmarked,
-    verdict,
-    wait_in_words,
-)
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.evaluator import folded
 from consumers.engine.limits import Limits
@@ -58,6 +34,30 @@ from consumers.runtime.kafka.connection import (
 from consumers.runtime.kafka.ranges import onlooker, records_between
 from consumers.runtime.process import OperatorError, first_of, wall_clock_ms
 from consumers.store.rows import StoredCall
+from consumers.view.calls import ReportedCall, parts_of
+from consumers.view.contents import (
+    cost_in_words,
+    facts_of,
+    filler_in_words,
+    notes_of,
+    part_in_words,
+    people_of,
+    subgoals_of,
+    tags_of,
+    tools_of,
+    unmarked,
+    verdict,
+    wait_in_words,
+)
+from consumers.view.words import (
+    counted,
+    duration,
+    expected_call,
+    in_words,
+    seconds,
+    shortened,
+    stage_in_words,
+)
 from schemas.annotations import ANNOTATION, Annotation
 from schemas.closed_sets import CALL_JUDGES, InputSource, PipelineType
 from schemas.log import Event, LogReader, placed_in

@@ -26,7 +26,6 @@ from rich.styled import Styled
 from rich.table import Table
 from rich.text import Text
 
-from consumers.console.page.drawing import counted
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.limits import Limits, needs_of
 from consumers.engine.redaction.redactor import MARGIN_CHARS, Redactor
@@ -41,6 +40,7 @@ from consumers.runtime.kafka.connection import (
 from consumers.runtime.kafka.ranges import onlooker
 from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.visible import visible
+from consumers.view.words import counted
 from schemas.closed_sets import InputSource, RefusalReason
 from schemas.log import REPLAY_OF_HEADER
 from schemas.quarantine import QuarantineRecord

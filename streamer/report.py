@@ -5,9 +5,9 @@ from typing import Final
 
 from markupsafe import Markup
 
-from consumers.console.page.calls import ReportedCall
 from consumers.console.page.rendering import render
 from consumers.console.page.whole import page_of
+from consumers.view.calls import ReportedCall
 from streamer.trials.calls import NewestRows
 from streamer.trials.comparison import (
     DIGEST_CHARS,

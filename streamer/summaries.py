@@ -8,10 +8,10 @@ from typing import Final
 
 from rich.table import Table
 
-from consumers.console.page.calls import ReportedCall
-from consumers.console.page.drawing import Redacts, duration, seconds
-from consumers.console.page.running import end_in_words
-from consumers.console.page.view import Moment, Standout, standouts
+from consumers.view.calls import ReportedCall
+from consumers.view.contents import Moment, Standout, standouts
+from consumers.view.running import end_in_words
+from consumers.view.words import Redacts, duration, seconds
 from schemas.rows import CallRow, GoalsRow, OwnRow, TurnRow, number
 from streamer.fitting import FittedColumn, fitted
 from streamer.offline.scoring import RecordedScoring

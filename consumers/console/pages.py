@@ -22,13 +22,13 @@ from consumers.console.agents import (
     version_of,
 )
 from consumers.console.fleet import Fleet
-from consumers.console.page.calls import ReportedCall
-from consumers.console.page.drawing import counted, in_words, percent, seconds
 from consumers.console.page.rendering import ICON, kept, render
-from consumers.console.page.running import running_line, wait_level
 from consumers.console.page.sections import parts_of_page
-from consumers.console.page.view import summary
 from consumers.console.settings import origin_of
+from consumers.view.calls import ReportedCall
+from consumers.view.contents import summary
+from consumers.view.running import running_line, wait_level
+from consumers.view.words import counted, in_words, percent, seconds
 from schemas.annotations import LABEL_PATTERN, MAX_LABEL_CHARS, MAX_NOTE_CHARS
 from schemas.closed_sets import SortKey
 from schemas.scores.running import RunningCalls, ShownCall, ShownCalls, WantedCalls

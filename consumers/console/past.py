@@ -10,20 +10,9 @@ from urllib.parse import urlencode
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from consumers.console.page.calls import ReportedCall
-from consumers.console.page.drawing import (
-    Scale,
-    clock,
-    counted,
-    day_and_time,
-    in_words,
-    percent,
-    seconds,
-)
+from consumers.console.page.drawing import Scale
 from consumers.console.page.rendering import render
-from consumers.console.page.running import ID_CHARS
 from consumers.console.page.sections import LETTERS, timeline, words_by_turn
-from consumers.console.page.view import facts_of, subgoals_of, verdict
 from consumers.console.pages import Site, page
 from consumers.store.changes import (
     CALL_MEASURES,
@@ -45,6 +34,10 @@ from consumers.store.changes import (
     shown,
     told,
 )
+from consumers.view.calls import ReportedCall
+from consumers.view.contents import facts_of, subgoals_of, verdict
+from consumers.view.running import ID_CHARS
+from consumers.view.words import clock, counted, day_and_time, in_words, percent, seconds
 from schemas.scores.trouble import VERY_SLOW_MS
 
 MAX_FIELD_CHARS: Final = 500

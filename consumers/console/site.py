@@ -44,8 +44,6 @@ from consumers.console.access import (
 )
 from consumers.console.channels import Boxes, Channel, encoded, whole_message
 from consumers.console.fleet import Fleet
-from consumers.console.page.calls import ReportedCall
-from consumers.console.page.drawing import counted
 from consumers.console.page.rendering import STYLE, render
 from consumers.console.page.whole import page_of
 from consumers.console.past import (
@@ -67,6 +65,8 @@ from consumers.runtime.http import challenge, is_from_our_page
 from consumers.runtime.process import OperatorError, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from consumers.store.rows import StoredCall
+from consumers.view.calls import ReportedCall
+from consumers.view.words import counted
 from schemas.annotations import MAX_ANNOTATION_BYTES, Annotation
 from schemas.rows import CallRow, Labels
 from schemas.scores.running import RunningCalls, WantedCalls

@@ -58,7 +58,7 @@ def check(
         callgauge goals check rebooking.yaml --call sample
         callgauge goals check rebooking.yaml airline_dataset.jsonl
     """
-    from consumers.console.page.drawing import counted
+    from consumers.view.words import counted
     from streamer.goals.check import files_of, set_document, set_lines, tried_lines, tried_on
     from streamer.goals.files import doubles_in, read_goal_file
 

@@ -324,9 +324,9 @@ def agreement(
         callgauge history agreement --yes solved --no unsolved
         callgauge history agreement --yes annoying --no fine --judge "longest_wait_ms > 3000"
     """
-    from consumers.console.page.drawing import counted, percent
     from consumers.history.search import CallSearch, Condition
     from consumers.runtime.process import wall_clock_ms
+    from consumers.view.words import counted, percent
     from streamer.history.agreement import agreement as compared
     from streamer.history.agreement import agreement_json, agreement_table
     from streamer.terminal import output_console, print_document, print_line, say
@@ -407,8 +407,8 @@ def forget(
     """
     import asyncio
 
-    from consumers.console.page.drawing import counted
     from consumers.runtime.process import wall_clock_ms
+    from consumers.view.words import counted
     from streamer.history.people import (
         Forgetting,
         calls_in,
@@ -513,9 +513,9 @@ def import_calls(
         callgauge history import output/my-run --folder history
         callgauge history import calls.jsonl.gz --goals goals/ --replace
     """
-    from consumers.console.page.drawing import counted
     from consumers.history.settings import MAX_RETENTION_DAYS
     from consumers.history.sqlite import SqliteHistory
+    from consumers.view.words import counted
     from streamer.history.importing import Importing, imported
     from streamer.offline.call_work import found_calls, places_of, reading, score_each, total_of
     from streamer.offline.scoring import plan_from

@@ -231,7 +231,7 @@ def replay(
         CALLGAUGE_LIMITS__DEAD_AIR_MS=2000 callgauge replay --from-topics --since 2h
         callgauge replay --from-topics --since 2026-08-01 --until 2026-08-02
     """
-    from consumers.console.page.drawing import counted
+    from consumers.view.words import counted
     from streamer.recordings.files import is_sample
     from streamer.settings.listing import settings_from
     from streamer.sources.publisher import PlayProgress, publish_calls

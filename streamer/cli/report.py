@@ -29,7 +29,7 @@ from streamer.facts import installed_version
 from streamer.terminal import quiet_libraries, say
 
 if TYPE_CHECKING:  # brought when the command runs
-    from consumers.console.page.calls import ReportedCall
+    from consumers.view.calls import ReportedCall
     from streamer.settings.all_settings import Settings
 
 MOST_CALLS: Final = 500
@@ -74,8 +74,8 @@ def report(
         callgauge report calls.jsonl.gz --goals goals/ -o report.html
         callgauge report --from-topics 9f2c41 -o report.html
     """
-    from consumers.console.page.drawing import counted
     from consumers.engine.redaction.redactor import Redactor
+    from consumers.view.words import counted
     from streamer.offline.call_work import Done, found_calls, places_of, reading, score_each
     from streamer.offline.own_values import OwnMeasures
     from streamer.offline.scoring import RecordedScoring, plan_from
@@ -132,7 +132,7 @@ def report(
 
 
 def _write(place: Path, text: str, calls: int) -> None:
-    from consumers.console.page.drawing import counted
+    from consumers.view.words import counted
     from streamer.result_file import written_whole
 
     with written_whole(place) as beside:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 import typer
 from msgspec import structs, to_builtins
 
-from consumers.console.page.drawing import counted, expected_call
+from consumers.view.words import counted, expected_call
 from schemas.closed_sets import UnscoredReason
 from schemas.goals.checks import (
     AllOf,

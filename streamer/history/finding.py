@@ -7,8 +7,8 @@ from typing import Final
 
 from rich.table import Table
 
-from consumers.console.page.drawing import percent, seconds
 from consumers.history.search import CallSearch, HistoryStore
+from consumers.view.words import percent, seconds
 from schemas.columns import Flat
 from schemas.units import DAY_MS
 from streamer.fitting import FittedColumn, fitted

@@ -16,7 +16,6 @@ from typing import IO, Any, Final, Never, TypeVar
 from prometheus_client import CollectorRegistry
 from pydantic import ValidationError
 
-from consumers.console.page.drawing import shortened
 from consumers.engine.redaction.redactor import Redactor
 from consumers.judge.ask import QuestionAnswerer
 from consumers.judge.prompts import JudgePrompt
@@ -26,6 +25,7 @@ from consumers.runtime.logs import configure_logging
 from consumers.runtime.private_files import ensure_file
 from consumers.runtime.process import OperatorError, SetupError, end_tasks, first_of, wall_clock_ms
 from consumers.runtime.registry import Instruments
+from consumers.view.words import shortened
 from schemas.closed_sets import UnjudgedReason
 from schemas.judging import JudgeRequest, JudgeVerdict, TokenUse, TrialAnswer, Unjudged
 from streamer.settings.all_settings import Settings

@@ -9,11 +9,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from consumers.console.page.drawing import seconds
-from consumers.console.page.running import ID_CHARS, RunningLine, running_line, wait_level
-from consumers.console.page.view import INTERRUPTIONS, wait_in_words
 from consumers.engine.rows import percentile
 from consumers.runtime.visible import visible
+from consumers.view.contents import INTERRUPTIONS, wait_in_words
+from consumers.view.running import ID_CHARS, RunningLine, running_line, wait_level
+from consumers.view.words import seconds
 from schemas.closed_sets import Anchor, Speaker
 from schemas.rows import CallRow, GoalsRow, Row, TurnRow, number
 from schemas.scores.running import ShownCall

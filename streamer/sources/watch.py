@@ -17,9 +17,9 @@ from typing import IO, Final, NamedTuple, Self
 
 from pydantic import BaseModel, Field, ValidationError
 
-from consumers.console.page.drawing import duration
 from consumers.runtime.private_files import ensure_file
 from consumers.runtime.process import OperatorError, first_of, wall_clock_ms
+from consumers.view.words import duration
 from streamer.recordings.elements import Element, WholeCall, element_at
 from streamer.recordings.eva import with_state
 from streamer.recordings.eva_needs import miss_sentences

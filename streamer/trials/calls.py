@@ -13,7 +13,6 @@ from typing import Any, Final, Literal, NamedTuple
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from consumers.console.page.drawing import counted
 from consumers.measures.own import mean_values
 from consumers.store.changes import (
     MEASURES,
@@ -23,6 +22,7 @@ from consumers.store.changes import (
     changes_json,
     draws_of_one,
 )
+from consumers.view.words import counted
 from schemas.closed_sets import FAILED_USES, CloseReason, UnscoredReason
 from schemas.columns import Flat
 from schemas.goals.goal_set import GoalSet

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from consumers.console.page.drawing import counted, in_words
 from consumers.engine.redaction.redactor import Redactor
 from consumers.judge.prompts import (
     CHARS_PER_TOKEN,
@@ -21,6 +20,7 @@ from consumers.judge.prompts import (
     read_causes,
 )
 from consumers.judge.reply import Asks, Reply, RequestTries
+from consumers.view.words import counted, in_words
 from schemas.closed_sets import TrialOutcome
 from schemas.judging import TokenUse
 from schemas.units import to_seconds

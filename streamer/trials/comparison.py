@@ -14,7 +14,6 @@ from urllib.parse import quote
 from aiokafka import TopicPartition
 from rich.table import Table
 
-from consumers.console.page.drawing import counted, in_words, number, percent
 from consumers.engine.agent_inspect import (
     InvalidInputValueError,
     judge_statistics,
@@ -28,6 +27,7 @@ from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.kafka.ranges import onlooker
 from consumers.runtime.process import OperatorError, wall_clock_ms
 from consumers.store.changes import remark_on_chance
+from consumers.view.words import counted, in_words, number, percent
 from schemas.closed_sets import UnjudgedReason
 from schemas.goals.goal_set import GoalSet
 from schemas.quarantine import UndecodableRecord

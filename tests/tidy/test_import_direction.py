@@ -1,5 +1,5 @@
-"""Imports go one way: schemas, engine, runtime and store side by side, the log, the shells,
-streamer. No module needs itself.
+"""Imports go one way: schemas, engine, runtime and store side by side, the log and the view, the
+shells, streamer. No module needs itself.
 """
 
 import ast
@@ -110,6 +110,8 @@ def _may_import(package: str) -> tuple[str, ...]:
             return ("schemas", package)
         case "consumers.log":
             return ("schemas", "consumers.runtime", "consumers.store", package)
+        case "consumers.view":
+            return ("schemas", "consumers.engine", package)
         case "streamer":
             return ("schemas", "consumers", "streamer")
     return (
@@ -118,6 +120,7 @@ def _may_import(package: str) -> tuple[str, ...]:
         "consumers.runtime",
         "consumers.log",
         "consumers.store",
+        "consumers.view",
         package,
     )
 

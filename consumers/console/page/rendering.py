@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from markupsafe import Markup
 
-from consumers.console.page import drawing
 from consumers.runtime.visible import visible
+from consumers.view import words
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -33,23 +33,19 @@ _KEPT: Final = "\n\t\xa0\xad\u200c\u200d\u2002\u2003\u2007\u2009\u202f\u3000"
 and India.
 """
 _FILTERS: Final = (
-    *(
-        drawing.anchor_in_words,
-        drawing.clock,
-        drawing.counted,
-        drawing.duration,
-        drawing.in_words,
-        drawing.json_text,
-    ),
-    *(
-        drawing.number,
-        drawing.outcome,
-        drawing.percent,
-        drawing.seconds,
-        drawing.seconds_if_known,
-        drawing.time_of_day,
-        drawing.title,
-    ),
+    words.anchor_in_words,
+    words.clock,
+    words.counted,
+    words.duration,
+    words.in_words,
+    words.json_text,
+    words.number,
+    words.outcome,
+    words.percent,
+    words.seconds,
+    words.seconds_if_known,
+    words.time_of_day,
+    words.title,
 )
 
 

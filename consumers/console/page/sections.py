@@ -10,7 +10,10 @@ from typing import Final, NamedTuple
 from markupsafe import Markup
 from msgspec import Struct, structs
 
-from consumers.console.page.calls import (
+from consumers.console.page.drawing import Scale, round_ticks, spaced, time_ticks
+from consumers.console.page.rendering import MOST_KEPT_CHARS, kept, render
+from consumers.engine.measures.talk import LONG_SILENCE_MS
+from consumers.view.calls import (
     ReportedCall,
     ScorePart,
     SpeechStretch,
@@ -18,26 +21,7 @@ from consumers.console.page.calls import (
     part_of,
     parts_of,
 )
-from consumers.console.page.drawing import (
-    MS_PER_SECOND,
-    Scale,
-    anchor_in_words,
-    clock,
-    counted,
-    in_words,
-    outcome,
-    percent,
-    quantity,
-    round_ticks,
-    seconds,
-    shortened,
-    spaced,
-    stage_in_words,
-    time_ticks,
-    title,
-)
-from consumers.console.page.rendering import MOST_KEPT_CHARS, kept, render
-from consumers.console.page.view import (
+from consumers.view.contents import (
     DETAIL_CHARS,
     MOST_MOMENTS,
     SIDES,
@@ -63,7 +47,19 @@ from consumers.console.page.view import (
     value_in_words,
     verdict,
 )
-from consumers.engine.measures.talk import LONG_SILENCE_MS
+from consumers.view.words import (
+    anchor_in_words,
+    clock,
+    counted,
+    in_words,
+    outcome,
+    percent,
+    quantity,
+    seconds,
+    shortened,
+    stage_in_words,
+    title,
+)
 from schemas import rows
 from schemas.closed_sets import TURN_JUDGES, Anchor, Speaker
 from schemas.rows import (
@@ -75,6 +71,7 @@ from schemas.rows import (
 )
 from schemas.scores.latency_stages import CONTRIBUTIONS, Stage
 from schemas.scores.trouble import SLOW_MS
+from schemas.units import MS_PER_SECOND
 
 # The progress of a call: the share of reached subgoals after each turn, and the turn that reached
 # each.

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from consumers.console.page.calls import ReportedCall
-from consumers.console.page.drawing import counted, duration, seconds_if_known
 from consumers.console.page.rendering import ICON, STYLE, render
-from consumers.console.page.running import end_in_words
 from consumers.console.page.sections import section
-from consumers.console.page.view import progress_value
+from consumers.view.calls import ReportedCall
+from consumers.view.contents import progress_value
+from consumers.view.running import end_in_words
+from consumers.view.words import counted, duration, seconds_if_known
 
 
 def page_of(

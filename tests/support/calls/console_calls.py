@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from consumers.console.page.calls import ReportedCall
 from consumers.console.reading import ReadCalls
+from consumers.view.calls import ReportedCall
 from schemas.rows import CallRow, GoalsRow, Labels, Row, Sound, TurnRow, WordsRow
 from tests.support.calls.report_calls import Marks, words_of
 from tests.support.calls.rows_of_calls import newest, rows_of_simulated

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from consumers.console.page.calls import ReportedCall
 from consumers.engine.limits import GoalRules, Limits
+from consumers.view.calls import ReportedCall
 from schemas.goals.goal_set import GoalSet
 from schemas.rows import ToolWords, TurnRow, WordsRow
 from streamer.offline.scoring import RecordedScoring, ScoringPlan

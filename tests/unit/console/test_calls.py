@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from consumers.console.page.calls import Interval, ReportedCall
 from consumers.console.page.sections import section, timeline
+from consumers.view.calls import Interval, ReportedCall
 from schemas.closed_sets import Speaker
 from schemas.rows import CallRow, GoalsRow, SideSpeech, Silence, Sound, Speech, TurnRow
 from tests.support.calls.console_calls import (

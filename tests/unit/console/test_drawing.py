@@ -10,19 +10,9 @@ from hypothesis import strategies as st
 
 from consumers.console.page import drawing, rendering
 from consumers.console.page import sections as report_stages
-from consumers.console.page.calls import Interval, SpeechStretch, overlaps
-from consumers.console.page.drawing import (
-    Scale,
-    anchor_in_words,
-    clock,
-    outcome,
-    round_ticks,
-    seconds,
-    shortened,
-    spaced,
-    time_ticks,
-    title,
-)
+from consumers.console.page.drawing import Scale, round_ticks, spaced, time_ticks
+from consumers.view.calls import Interval, SpeechStretch, overlaps
+from consumers.view.words import anchor_in_words, clock, outcome, seconds, shortened, title
 from schemas.closed_sets import Anchor, Speaker, UnscoredReason
 from schemas.rows import NotApplicable, StageLatency, Unscored, Value
 from schemas.scores.latency_stages import Stage, StageSource

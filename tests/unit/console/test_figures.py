@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from consumers.console.page.calls import ReportedCall
-from consumers.console.page.view import (
+from consumers.view.calls import ReportedCall
+from consumers.view.contents import (
     FigureGrade,
     NoAnswer,
     Tile,

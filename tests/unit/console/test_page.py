@@ -17,11 +17,11 @@ from msgspec import structs
 
 from consumers.console.page import sections as report_timeline
 from consumers.console.page import sections as report_transcript
-from consumers.console.page.calls import ReportedCall
 from consumers.console.page.rendering import MOST_KEPT_CHARS, kept
 from consumers.console.page.sections import section
-from consumers.console.page.view import subgoals_of
 from consumers.console.page.whole import index
+from consumers.view.calls import ReportedCall
+from consumers.view.contents import subgoals_of
 from schemas.closed_sets import Anchor, InterruptionCause, Speaker, ToolOutcome, UnscoredReason
 from schemas.goals.goal_set import GoalSet
 from schemas.rows import (

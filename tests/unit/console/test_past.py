@@ -10,7 +10,6 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from consumers.console.page.calls import ReportedCall
 from consumers.console.pages import Site
 from consumers.console.past import (
     FACETS,
@@ -35,6 +34,7 @@ from consumers.store.changes import (
     VersionCalls,
     change_of,
 )
+from consumers.view.calls import ReportedCall
 from schemas.closed_sets import UnscoredReason
 from schemas.rows import Goals, GoalsRow, Progress, SubgoalResult, Unscored, WordsRow
 from tests.support.calls.console_calls import AT_MS, call_row, reported_rows, sounds, turn_row

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from consumers.console.fleet import Fleet
-from consumers.console.page.running import running_line
-from consumers.console.page.view import tiles
 from consumers.console.pages import Alerts, Site, now_boxes
+from consumers.view.contents import tiles
+from consumers.view.running import running_line
 from schemas.rows import Answer
 from schemas.scores.running import EVERY_CALL, ShownCall, running_now
 from schemas.scores.trouble import troubles_of

@@ -2,7 +2,7 @@
 measured ones appear.
 """
 
-from consumers.console.page.calls import ScorePart, part_of, parts_of
+from consumers.view.calls import ScorePart, part_of, parts_of
 from schemas.closed_sets import Anchor, UnscoredReason
 from schemas.rows import (
     Agreement,

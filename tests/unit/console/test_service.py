@@ -160,8 +160,8 @@ async def test_a_page_of_half_an_hour_is_drawn_in_less_than_half_a_second() -> N
     """Processor time, with the reading of its rows; the second time, because the first one compiles
     the templates.
     """
-    from consumers.console.page.calls import ReportedCall
     from consumers.console.pages import call_boxes
+    from consumers.view.calls import ReportedCall
     from tests.support.calls.long_calls import long_call
 
     role = role_of()

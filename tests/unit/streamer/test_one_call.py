@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from consumers.console.page.calls import ReportedCall
-from consumers.console.page.drawing import duration
 from consumers.engine.limits import GoalRules, Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.history.settings import HistorySettings
 from consumers.history.sqlite import SqliteHistory
 from consumers.runtime.process import OperatorError
+from consumers.view.calls import ReportedCall
+from consumers.view.words import duration
 from schemas.closed_sets import Speaker, ToolOutcome, UnscoredReason
 from schemas.goals.goal_set import GoalSet
 from schemas.rows import (

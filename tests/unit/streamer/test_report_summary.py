@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from consumers.console.page.calls import ReportedCall
-from consumers.console.page.view import Moment, Standout, standouts
+from consumers.view.calls import ReportedCall
+from consumers.view.contents import Moment, Standout, standouts
 from schemas.rows import Goals, Stall, SubgoalResult
 from streamer.summaries import CallSummary, standout_lines, summary_of, summary_table
 from streamer.terminal import Screen

@@ -15,9 +15,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from consumers.console.page.calls import ReportedCall
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.logs import configure_logging
+from consumers.view.calls import ReportedCall
 from schemas.rows import CallRow, Labels, ToolUse, ToolWords, TurnRow, WordsRow, decode, encode
 from streamer.doctor.examination import finding_line
 from streamer.doctor.findings import Finding, Verdict

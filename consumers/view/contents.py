@@ -9,8 +9,19 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from consumers.console.page.calls import ReportedCall, ScorePart
-from consumers.console.page.drawing import (
+from consumers.engine.measures.eva import EXPERIENCE_THRESHOLDS
+from consumers.engine.measures.talk import LONG_SILENCE_MS
+from consumers.engine.turns.eva_text import (
+    ASSISTANT_INTERRUPTS,
+    CUT_ITSELF_OFF,
+    CUT_OFF_BY_ASSISTANT,
+    CUT_OFF_BY_USER,
+    LIKELY_INTERRUPTION,
+    USER_INTERRUPTS,
+)
+from consumers.view.calls import ReportedCall, ScorePart
+from consumers.view.running import Level, end_in_words, wait_level
+from consumers.view.words import (
     anchor_in_words,
     clock,
     counted,
@@ -25,17 +36,6 @@ from consumers.console.page.drawing import (
     percent,
     seconds,
     seconds_if_known,
-)
-from consumers.console.page.running import Level, end_in_words, wait_level
-from consumers.engine.measures.eva import EXPERIENCE_THRESHOLDS
-from consumers.engine.measures.talk import LONG_SILENCE_MS
-from consumers.engine.turns.eva_text import (
-    ASSISTANT_INTERRUPTS,
-    CUT_ITSELF_OFF,
-    CUT_OFF_BY_ASSISTANT,
-    CUT_OFF_BY_USER,
-    LIKELY_INTERRUPTION,
-    USER_INTERRUPTS,
 )
 from schemas import rows
 from schemas.closed_sets import (

@@ -4,8 +4,8 @@ call in, plain data out.
 
 from typing import Final, Literal, NamedTuple
 
-from consumers.console.page.calls import span_of
-from consumers.console.page.drawing import in_words, seconds
+from consumers.view.calls import span_of
+from consumers.view.words import in_words, seconds
 from schemas.closed_sets import CloseReason
 from schemas.rows import CallRow
 from schemas.scores.running import ShownCall

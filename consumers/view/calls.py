@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, structs
 
-from consumers.console.page.drawing import MOST_CHARS, Redacts, shortened
+from consumers.view.words import MOST_CHARS, Redacts, shortened
 from schemas.annotations import Annotation
 from schemas.closed_sets import Anchor, Speaker
 from schemas.goals.goal_set import GoalSet
