@@ -14,7 +14,6 @@ from unittest import mock
 
 import msgspec
 import pytest
-from consumers.evaluator.recovery import Recovery
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
@@ -25,6 +24,7 @@ from consumers.evaluator import decisions as decided_module
 from consumers.evaluator import on_file
 from consumers.evaluator import partition as partition_module
 from consumers.evaluator.on_file import FileEvaluator
+from consumers.evaluator.partition import Recovery
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.log import commits, file, retention
 from consumers.log.commits import NotWrittenError
