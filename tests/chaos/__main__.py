@@ -19,7 +19,13 @@ from tests.chaos.load.load import LoadError
 from tests.chaos.load.poison import Kind
 from tests.chaos.runs.canary_run import not_as_it_must_be
 from tests.chaos.runs.chaos_run import Outcome, Plan, chaos
-from tests.chaos.runs.measuring_runs import recovery
+from tests.chaos.runs.measuring_runs import (
+    fencing,
+    leaders_killed,
+    overload,
+    recovery,
+    recovery_after_stop,
+)
 from tests.chaos.stage import RunError
 from tests.chaos.verdict.topic_reader import UnreadableError
 from tests.support.brokers import kafka_broker
@@ -28,6 +34,14 @@ Run = Callable[[Plan, clusters.Cluster, Path, Callable[[str], None]], Outcome]
 
 NOTHING_PROVEN: Final = 2  # exit codes
 INTERRUPTED: Final = 130
+RUNS: Final[dict[str, Run]] = {
+    "leaders": leaders_killed,
+    "recovery": recovery,
+    "recovery_after_stop": recovery_after_stop,
+    "overload": overload,
+    "fencing": fencing,
+}
+"""By the option that asks for it."""
 USUAL_CANARY: Final = "place"
 _PROVES_NOTHING: Final = (
     kafka_broker.NoBrokerError,
@@ -69,6 +83,9 @@ def main() -> int:
         help="3: their coordinators move, and they lose sight too",
     )
     parser.add_argument(
+        "--leaders", action="store_true", help="of three brokers, kill the leader of each partition"
+    )
+    parser.add_argument(
         "--faults",
         nargs="+",
         type=Fault,
@@ -88,12 +105,21 @@ def main() -> int:
         "--recovery", action="store_true", help="kill one of two evaluators and measure"
     )
     parser.add_argument(
+        "--recovery-after-stop", action="store_true", help="stop one of two in order and measure"
+    )
+    parser.add_argument(
+        "--overload", action="store_true", help="more than one evaluator can hold, and measure"
+    )
+    parser.add_argument(
         "--canary",
         choices=(*CANARIES, "all"),
         help="only show that the checker finds what is broken, and nothing that is whole",
     )
     parser.add_argument(
         "--no-canary", action="store_true", help="leave out the short canary before the run"
+    )
+    parser.add_argument(
+        "--fencing", action="store_true", help="with transactions and without, and measure"
     )
     parser.add_argument(
         "--keep", type=Path, help="a folder for the logs, which is kept; a temporary one by default"
@@ -112,7 +138,8 @@ def main() -> int:
     )
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)  # on the way out everything that was started is ended
-    run: Run = recovery if arguments.recovery else chaos
+    brokers = 3 if arguments.leaders else arguments.brokers
+    run: Run = next((run for name, run in RUNS.items() if getattr(arguments, name)), chaos)
     try:
         if kinds := _canaries(arguments, run):
             for complaint in (
@@ -128,7 +155,7 @@ def main() -> int:
         ) as name:
             folder = arguments.keep or Path(name)
             with clusters.running(
-                folder, arguments.brokers, loses_sight=run is chaos and arguments.brokers > 1
+                folder, brokers, loses_sight=run is chaos and brokers > 1
             ) as cluster:
                 outcome = run(plan, cluster, folder, say)
     except _PROVES_NOTHING as error:

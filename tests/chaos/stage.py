@@ -180,6 +180,11 @@ class Stage:
         self._running.close()
 
     @property
+    def closed(self) -> int:
+        """Calls of which the closed row was seen."""
+        return len(self._closed)
+
+    @property
     def closed_keys(self) -> frozenset[bytes]:
         """Keys of the calls of which the closed row was seen."""
         return frozenset(self._closed)

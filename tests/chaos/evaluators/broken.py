@@ -76,7 +76,7 @@ async def _frozen() -> None:
 
 
 def _without_transactions() -> None:
-    """Scores are written one by one. Nothing more is broken."""
+    """Scores are written one by one. Nothing more is broken: fencing is compared with this."""
 
     async def start(self: Writer) -> None:
         self._producer = self._kafka.producer("evaluator")

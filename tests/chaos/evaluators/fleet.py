@@ -328,6 +328,8 @@ class Fleet:
 # -------------------------------------------
 
 LAG_MESSAGES = "callgauge_consumer_lag_messages"
+LAG_SECONDS = "callgauge_consumer_lag_seconds"
+OPEN_CALLS = "callgauge_calls_open"
 TERM = "callgauge_sequencer_term"
 ANSWER_SECONDS = 10.0
 """A process that is busy answers between two batches."""
@@ -362,3 +364,10 @@ def total(member: Member, name: str, **labels: str) -> float:
 def partitions_of(evaluator: Member) -> set[int]:
     """The partition numbers it has now."""
     return {int(labels["partition"]) for labels, _ in samples(evaluator, LAG_MESSAGES)}
+
+
+def resident_bytes(member: Member) -> int:
+    """Memory of its process now."""
+    status = Path(f"/proc/{member.process_id}/status").read_text()
+    found = re.search(r"^VmRSS:\s+(\d+) kB", status, re.M)
+    return int(found[1]) * 1_024 if found else 0

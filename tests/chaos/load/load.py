@@ -2,10 +2,10 @@
 tests.chaos.load.load`.
 
 Calls are templates of a pool, played under new names at the present; when one ends another begins.
-It says once a second on standard output how far it is, as JSON. On standard input "partitions
-SOURCE N" says how many an input has from now on, "pause SOURCE" holds back what is for an input
-until "resume SOURCE", "heavy" plays a heavy call at once, "end" ends every call and then the
-process; when standard input closes, the owner is gone, and it ends at once.
+It says once a second on standard output how far it is, as JSON. On standard input "rate N" changes
+the pace, "partitions SOURCE N" says how many an input has from now on, "pause SOURCE" holds back
+what is for an input until "resume SOURCE", "heavy" plays a heavy call at once, "end" ends every
+call and then the process; when standard input closes, the owner is gone, and it ends at once.
 """
 
 import argparse
@@ -196,7 +196,7 @@ class Load:
             lines: How many calls there are at a time.
             ramp_seconds: Within this time the first call of each line begins.
             seed: Decides everything but the clock.
-            rate: How many times faster than real the calls are played.
+            rate: To begin with.
             poison: Which kinds of bad records there are.
             kinds: Which kinds of calls there are.
             has_silences: Whether there are calls with a silence of a known length.
@@ -553,6 +553,8 @@ def main() -> None:
             match command:
                 case "end":
                     break
+                case "rate":
+                    load.rate = float(argument)
                 case "partitions":
                     source, _, count = argument.partition(" ")
                     load.use_partitions(source, int(count))
@@ -652,6 +654,10 @@ class LoadProcess:
                 "nothing"
             )
         return report
+
+    def set_rate(self, rate: float) -> None:
+        """So many times faster than real from now on."""
+        self._tell(f"rate {rate}")
 
     def use_partitions(self, source: str, count: int) -> None:
         """An input has so many partitions from now on."""
