@@ -425,17 +425,13 @@ class MixedCalls:
         except ValidationError:
             self._trials.left_out[DAMAGED] += 1
 
-    def damage(self, conversation_id: str) -> None:
-        """Notes that a row of this call cannot be read: without it the call would be
-        another one.
+    def damage(self, conversation_id: str | None) -> None:
+        """Notes that a row of this call cannot be read: without it the call would be another one.
+        A row that does not say its call can be of any open one: None.
         """
-        if len(self._damaged) < MAX_OPEN_CALLS:
-            self._damaged.add(conversation_id)
-
-    def damage_open_calls(self) -> None:
-        """Notes that a row cannot be read and can be of any open call."""
-        for conversation_id in self._calls:
-            self.damage(conversation_id)
+        for name in self._calls if conversation_id is None else (conversation_id,):
+            if len(self._damaged) < MAX_OPEN_CALLS:
+                self._damaged.add(name)
 
     def end(self) -> None:
         """Counts the calls that did not close."""
@@ -505,11 +501,7 @@ def take_line(text: bytes, calls: MixedCalls, call: str | None = None) -> str | 
     try:
         calls.add_row(decode(text))
     except RowError as error:
-        named = call or _call_in(text)
-        if named is None:
-            calls.damage_open_calls()  # it is of one of them
-        else:
-            calls.damage(named)
+        calls.damage(call or _call_in(text))
         return str(error)
     return None
 

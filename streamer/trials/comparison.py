@@ -682,7 +682,7 @@ async def _read_past_trials(
         async for record in records_so_far(consumer, partitions, since_ms):
             on_record()
             if isinstance(record, UndecodableRecord):
-                calls.damage_open_calls()  # it is of one of them
+                calls.damage(None)
                 unreadable += 1
             elif isinstance(record.key, bytes) and record.value is not None:
                 unreadable += (
