@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from consumers.console.page import drawing, rendering
 from consumers.console.page import sections as report_stages
 from consumers.console.page.drawing import Scale, round_ticks, spaced, time_ticks
+from consumers.view import contents, words
 from consumers.view.calls import Interval, SpeechStretch, overlaps
 from consumers.view.words import anchor_in_words, clock, outcome, seconds, shortened, title
 from schemas.closed_sets import Anchor, Speaker, UnscoredReason
@@ -21,7 +22,9 @@ USER, ASSISTANT = Speaker.USER, Speaker.ASSISTANT
 
 
 @pytest.mark.parametrize(
-    "module", [drawing, rendering, report_stages], ids=lambda module: module.__name__
+    "module",
+    [drawing, rendering, report_stages, words, contents],
+    ids=lambda module: module.__name__,
 )
 def test_the_examples_hold(module: types.ModuleType) -> None:
     result = doctest.testmod(module)
