@@ -15,7 +15,7 @@ import structlog
 from consumers.runtime.process import end_tasks
 from consumers.store.rows import transaction
 
-GATHER_SECONDS: Final = 0.004
+GATHER_SECONDS: Final = 0.01
 """How long steps gather before they are committed together: a commit to the disk costs the same for
 one and for fifty.
 """
