@@ -189,7 +189,14 @@ def test_a_question_that_is_open_at_a_kill_is_asked_for_its_missing_trials_only(
     assert votes == [{"complete": trials, "incomplete": 0, "invalid": 0}] * 2
 
 
-@pytest.mark.parametrize("command", ["score", "trials", "report"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "score",
+        pytest.param("trials", marks=pytest.mark.thorough),
+        pytest.param("report", marks=pytest.mark.thorough),
+    ],
+)
 def test_a_killed_run_over_recorded_calls_goes_on_where_it_was(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:

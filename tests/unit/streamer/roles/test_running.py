@@ -293,19 +293,17 @@ class Hung:
         return self.process.returncode, errors.splitlines()
 
 
-@pytest.mark.parametrize("hangs", HANGS)
 @pytest.mark.parametrize(
-    ("first", "second"), [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGINT)]
+    ("hangs", "number"),
+    [*zip(HANGS, (signal.SIGTERM, signal.SIGINT, signal.SIGTERM), strict=True)],
 )
-def test_a_second_signal_ends_at_once_whatever_hangs(
-    hangs: str, first: signal.Signals, second: signal.Signals
-) -> None:
+def test_a_second_signal_ends_at_once_whatever_hangs(hangs: str, number: signal.Signals) -> None:
     hung = Hung(HANGS[hangs][0], stop_seconds=600)
     try:
-        hung.hang(first)
-        hung.process.send_signal(second)
+        hung.hang(number)
+        hung.process.send_signal(number)
         exit_code, _ = hung.ended()
-        assert exit_code == 128 + second, (
+        assert exit_code == 128 + number, (
             "a stop that took too long has another code, and not before ten minutes"
         )
     finally:
