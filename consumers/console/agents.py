@@ -8,7 +8,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field, fields
 from math import ceil
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import Struct, structs
 
@@ -55,7 +55,10 @@ Version = tuple[str, str | None]
 _Key = Version | Labels | None
 """Whose figures: those of a version, of calls with the same labels, or of all calls."""
 _Wrong = tuple[TroubleKind | None, Stage | None]
-"""The trouble of a call, and the slowest stage of its answers if those are slow."""
+"""The trouble of a call, and the slowest stage of its answers if those are slow. Those that people
+have one word for are one: `slow` is `very_slow`, and `dead_air` is `silent`.
+"""
+_Named = TypeVar("_Named")
 
 
 @dataclass(slots=True)
@@ -172,9 +175,18 @@ class AgentNow(Figures, frozen=True, kw_only=True):
             run were left in trouble; null while it is bad, and otherwise.
         ended_with_call: Whether it was the former: nobody knows then how the next call will be.
         calls_affected: Calls that were in trouble, or ended badly, in that time.
-        tenants_affected: Each tenant with how many of them, that with the most first.
-        trouble: The worst trouble of most of its bad calls, as seen last; null if it is not bad.
+        calls_meanwhile: Calls that it had in that time.
+        tenants_affected: Each tenant with how many of those affected, that with the most first.
+        environments_affected: Their environments, that with the most first.
+        trouble: The worst trouble of most of its bad calls, `very_slow` for `slow` and `silent` for
+            `dead_air`; it stays while it is that of nearly as many calls as any other. Null if the
+            version is not bad.
         stage: The slowest stage of their answers; null where they are not slow, or nobody knows.
+        calls_answered: Running calls with an answer.
+        calls_slow: How many of them had a newest answer so slow that it is a trouble by itself.
+        slowest_ms: The longest of these waits; null without any.
+        first_call_ms: When its first call began, as far as rows were read; null for none.
+        last_call_ms: When its newest call began.
     """
 
     agent: str
@@ -184,9 +196,16 @@ class AgentNow(Figures, frozen=True, kw_only=True):
     bad_until_ms: int | None
     ended_with_call: bool
     calls_affected: int
+    calls_meanwhile: int
     tenants_affected: tuple[tuple[str, int], ...]
+    environments_affected: tuple[str, ...]
     trouble: TroubleKind | None
     stage: Stage | None
+    calls_answered: int
+    calls_slow: int
+    slowest_ms: float | None
+    first_call_ms: int | None
+    last_call_ms: int | None
 
     @property
     def is_bad(self) -> bool:
@@ -205,8 +224,22 @@ class _Kept:
     bad_until_ms: int | None = None
     ended_with_call: bool = False
     last_end_ms: int = 0
-    affected: dict[str, str] = field(default_factory=dict)
+    affected: dict[str, Labels] = field(default_factory=dict)
+    """By id whose they are."""
+    since_ms: dict[str, int] = field(default_factory=dict)
+    """Since when each call is in trouble that is so now, or ended so lately."""
     mostly: _Wrong = (None, None)
+    calls: int = 0
+    seen_ms: int = 0
+    first_call_ms: int | None = None
+    last_call_ms: int | None = None
+
+    def note_begin(self, at_ms: int) -> None:
+        """Notes when one of its calls began."""
+        self.calls += 1
+        self.first_call_ms = min(at_ms, self.first_call_ms or at_ms)
+        self.last_call_ms = max(at_ms, self.last_call_ms or at_ms)
+        self.seen_ms = max(at_ms, self.seen_ms)
 
     def minute(self, at_ms: int) -> Minute:
         """The minute of this time; those that are too old go."""
@@ -229,12 +262,19 @@ class _Kept:
         """Notes whether the calls of a version are bad now; a short pause ends no bad time."""
         bad, calls = of.in_trouble + of.ended_lately, of.running + of.ended_lately
         is_bad = bad > 0 and bad >= BAD_SHARE * calls and (bad > 1 or calls <= FEW_CALLS)
+        if of.running:
+            self.seen_ms = now_ms
+        self.since_ms = {
+            each: self.since_ms.get(each, at_ms) for each, at_ms in of.since_ms.items()
+        }
         if is_bad:
             if self.bad_since_ms is None or now_ms - (self.bad_until_ms or now_ms) > PAUSE_MS:
-                # calls that have all ended were bad before
-                self.bad_since_ms = now_ms if of.in_trouble else min(now_ms, of.last_end_ms)
-                self.affected, self.bad_until_ms = {}, None
-            self.mostly = max(of.wrong, key=lambda each: of.wrong[each])
+                # a call that is in trouble for longer did not make the version bad
+                earliest_ms = max(now_ms - PAUSE_MS, self.bad_until_ms or 0)
+                begun_ms = [each for each in self.since_ms.values() if each >= earliest_ms]
+                self.bad_since_ms = min(begun_ms, default=now_ms)
+                self.affected, self.bad_until_ms, self.calls = {}, None, calls
+            self.mostly = _mostly(of.wrong, self.mostly)
             if len(self.affected) < MAX_AFFECTED:
                 self.affected |= of.affected
         if self.bad_since_ms is None:
@@ -258,7 +298,10 @@ class _Sums:
 
     def __init__(self) -> None:
         self.running = self.in_trouble = self.ended_lately = self.last_end_ms = 0
-        self.affected: dict[str, str] = {}
+        self.answered = 0
+        self.slow_ms: list[float] = []
+        self.affected: dict[str, Labels] = {}
+        self.since_ms: dict[str, int] = {}
         self.wrong: Counter[_Wrong] = Counter()
 
     def add(self, other: "_Sums") -> None:
@@ -267,7 +310,10 @@ class _Sums:
         self.in_trouble += other.in_trouble
         self.ended_lately += other.ended_lately
         self.last_end_ms = max(self.last_end_ms, other.last_end_ms)
+        self.answered += other.answered
+        self.slow_ms += other.slow_ms
         self.affected |= other.affected
+        self.since_ms |= other.since_ms
         self.wrong += other.wrong
 
 
@@ -301,6 +347,9 @@ class Agents:
         """
         if before is not None and before.revision > row.revision:
             return
+        if before is None or version_of(before.labels) != version_of(row.labels):
+            for kept in self._of(row.labels):
+                kept.note_begin(row.first_known_ms)
         unanswered = _unanswered(row) - (0 if before is None else _unanswered(before))
         ended_badly = (bad_end(row) is not None) - (
             before is not None and bad_end(before) is not None
@@ -338,10 +387,11 @@ class Agents:
         for key, kept in keys:
             of, minute = sums.get(key) or _Sums(), kept.minute(now_ms)
             minute.running, minute.in_trouble = of.running, of.in_trouble
+        told = [key for key, kept in keys if kept.seen_ms > now_ms - WINDOW_MS]
         found = []
-        for key, of in sums.items():
+        for key in dict.fromkeys([*sums, *told]):
             if isinstance(key, tuple):
-                found.append(self._look(key, of, now_ms))
+                found.append(self._look(key, sums.get(key, _NOTHING), now_ms))
                 yield
         self.now, self.at_ms = sorted(found, key=_worst_first), now_ms
 
@@ -378,9 +428,18 @@ class Agents:
             bad_until_ms=kept.bad_until_ms,
             ended_with_call=kept.ended_with_call,
             calls_affected=len(kept.affected),
-            tenants_affected=tuple(Counter(kept.affected.values()).most_common()),
+            calls_meanwhile=max(kept.calls, len(kept.affected)) if kept.affected else 0,
+            tenants_affected=tuple(_most(each.tenant for each in kept.affected.values())),
+            environments_affected=tuple(
+                name for name, _ in _most(each.environment for each in kept.affected.values())
+            ),
             trouble=kept.mostly[0],
             stage=kept.mostly[1],
+            calls_answered=of.answered,
+            calls_slow=len(of.slow_ms),
+            slowest_ms=max(of.slow_ms, default=None),
+            first_call_ms=kept.first_call_ms,
+            last_call_ms=kept.last_call_ms,
         )
 
     def _minutes_of(self, row: TurnRow | CallRow) -> list[Minute]:
@@ -422,8 +481,22 @@ def _add(sums: _Sums, shown: ShownCall, now_ms: int) -> None:
         sums.ended_lately += 1
         sums.last_end_ms = max(sums.last_end_ms, call.known_ms)
     if shown.is_bad or is_bad_end:
-        sums.affected[call.conversation_id] = call.labels.tenant
+        sums.affected[call.conversation_id] = call.labels
+        sums.since_ms[call.conversation_id] = _since_ms(shown)
         sums.wrong[_wrong(shown)] += 1
+    if call.answer is not None and call.state == "running":
+        sums.answered += 1
+        if any(each.kind is TroubleKind.VERY_SLOW for each in shown.troubles):
+            sums.slow_ms.append(call.answer.wait_ms)
+
+
+def _since_ms(shown: ShownCall) -> int:
+    """From when on its caller suffers, for a call whose newest row is the first that says so."""
+    call = shown.call
+    if call.waiting is not None:
+        return call.waiting.since_ms
+    is_slow = _SLOW & {each.kind for each in shown.troubles}
+    return call.known_ms - round(call.answer.wait_ms if call.answer and is_slow else 0)
 
 
 def _wrong(shown: ShownCall) -> _Wrong:
@@ -431,13 +504,40 @@ def _wrong(shown: ShownCall) -> _Wrong:
     answer, waiting = shown.call.answer, shown.call.waiting
     if shown.troubles:
         kind = shown.troubles[0].kind
-        return kind, answer.slowest_stage if answer is not None and kind in _SLOW else None
+        if answer is not None and kind in _SLOW:
+            return TroubleKind.VERY_SLOW, answer.slowest_stage
+        return TroubleKind.SILENT if kind is TroubleKind.DEAD_AIR else kind, None
     if waiting is None:
         return TroubleKind.AGENT_ERROR, None
     return TroubleKind.MUTE if waiting.silences > 1 else TroubleKind.SILENT, None
 
 
 _SLOW: Final = frozenset({TroubleKind.SLOW, TroubleKind.VERY_SLOW})
+
+
+def _mostly(wrong: Counter[_Wrong], held: _Wrong) -> _Wrong:
+    """What most calls suffer: it stays what it was, unless something else is that of more than
+    twice as many. Where answers are slow, one silence is a wait for the next of them.
+    """
+    kinds: Counter[TroubleKind | None] = Counter()
+    stages: Counter[Stage | None] = Counter()
+    for (kind, stage), calls in wrong.items():
+        kinds[kind] += calls
+        stages[stage] += calls * (stage is not None)
+    if kinds[TroubleKind.VERY_SLOW] or held[0] is TroubleKind.VERY_SLOW:
+        kinds[TroubleKind.VERY_SLOW] += kinds.pop(TroubleKind.SILENT, 0)
+    kind = _held(kinds, held[0])
+    return kind, _held(stages, held[1]) if kind is TroubleKind.VERY_SLOW else None
+
+
+def _held(counts: Counter[_Named], held: _Named) -> _Named:
+    most = max(counts, key=lambda each: counts[each], default=held)
+    return held if 2 * counts[held] >= counts[most] else most
+
+
+def _most(names: Iterable[str]) -> list[tuple[str, int]]:
+    """Each name with how often it is there, that with the most first."""
+    return Counter(names).most_common()
 
 
 def _worst_first(each: AgentNow) -> tuple[object, ...]:

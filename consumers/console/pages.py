@@ -15,7 +15,7 @@ from markupsafe import Markup
 from consumers.console.agents import (
     BAD_SHARE,
     MINUTES,
-    PAUSE_MS,
+    WINDOW_MS,
     AgentNow,
     Figures,
     Version,
@@ -54,6 +54,10 @@ MOST_HEALTHY: Final = 5
 """Healthy calls of a version that have a row each; more are one row, which leads to them."""
 MOST_NAMED: Final = 3
 """Versions of agents that the headline names, and tenants of each."""
+QUIET_MS: Final = 20_000
+"""A version that gets no call for so long, while another one of its agent does, is being replaced;
+for less, calls of both come by turns.
+"""
 NO_CALLS: Final = Markup(
     "No call runs now. <code>callgauge serve</code> has printed a line that sends a first one, and "
     "what bots need to send theirs; on "
@@ -173,7 +177,7 @@ def now_boxes(
     shown = now.chosen(wanted)
     rows, left_out = _rows(site, shown, wanted)
     return {
-        "head": {"counts": _head(fleet, shown, wanted)},
+        "head": {"counts": _head(site, fleet, shown, wanted)},
         "alerts": {"firing": _alerts(alerts, wanted)},
         "lines": dict(_lines(*fleet.agents.figures(wanted), shown)),
         "agents": dict(_agent(each, wanted) for each in fleet.agents.now[:MOST_AGENTS]),
@@ -270,7 +274,9 @@ _WELL: Final = "Well"
 def _group_of(shown: ShownCall) -> str:
     if shown.is_bad:
         return "In trouble"
-    return _WELL if shown.ending is None else f"Ended badly, in the last {MINUTES} minutes"
+    if shown.ending is not None:
+        return f"Ended badly, in the last {MINUTES} minutes"
+    return "Over" if shown.call.state == "closed" else _WELL
 
 
 def _row(site: Site, shown: ShownCall) -> tuple[str, str]:
@@ -304,6 +310,7 @@ def _agent(each: AgentNow, wanted: WantedCalls) -> tuple[str, str]:
         part=part,
         href="./" if is_chosen else href,
         is_chosen=is_chosen,
+        doubt=_doubt(each),
         p95_level=wait_level(each.wait_p95_ms),
         limit=_height_of(SLOW_MS, highest),
         line=_pieces(each.waits_p95_ms, highest),
@@ -315,21 +322,37 @@ def _is_chosen(each: AgentNow, wanted: WantedCalls) -> bool:
     return each.agent in wanted.agents and (not wanted.versions or each.version in wanted.versions)
 
 
-def _head(fleet: Fleet, shown: ShownCalls, wanted: WantedCalls) -> str:
+def _doubt(now: AgentNow) -> str:
+    """What speaks against a version of which too few calls are in trouble to call it bad; empty for
+    nothing.
+    """
+    if now.bad_since_ms is not None:
+        return ""
+    if now.slowest_ms is not None and 2 * now.calls_slow >= now.calls_answered:
+        answered = counted(now.calls_answered, "answered call")
+        return f"{now.calls_slow} of {answered} slow ({seconds(now.slowest_ms)})"
+    if 0 < now.calls_in_trouble >= BAD_SHARE * now.calls_running:
+        return f"{now.calls_in_trouble} of {counted(now.calls_running, 'call')} in trouble"
+    return ""
+
+
+def _head(site: Site, fleet: Fleet, shown: ShownCalls, wanted: WantedCalls) -> str:
     left_out = {
         "not understood": (fleet.unreadable, "record"),
         "left out": (fleet.table.calls_dropped, "call"),
     }
+    chosen = [each for each in fleet.agents.now if not wanted.agents or _is_chosen(each, wanted)]
     bad = [
         each
-        for each in fleet.agents.now
-        if (each.is_bad or (each.bad_until_ms or 0) > fleet.agents.at_ms - PAUSE_MS)
-        and (not wanted.agents or _is_chosen(each, wanted))
+        for each in chosen
+        if each.is_bad or (each.bad_until_ms or 0) > fleet.agents.at_ms - WINDOW_MS
     ]
     return render(
         "now_head.html",
         shown=shown,
-        bad=[_bad(each, fleet.what_to_do) for each in bad[:MOST_NAMED]],
+        bad=[_bad(each, fleet) for each in bad[:MOST_NAMED]],
+        doubts=[(each, doubt) for each in chosen if (doubt := _doubt(each))][:MOST_NAMED],
+        has_past=site.has_past,
         most_tenants=MOST_NAMED,
         others=len(bad) - MOST_NAMED,
         left_out=", ".join(f"{counted(*of)} {how}" for how, of in left_out.items() if of[0]),
@@ -353,21 +376,49 @@ agent have no alert.
 """
 
 
-def _bad(
-    now: AgentNow, what_to_do: Mapping[str, Sequence[str]]
-) -> tuple[AgentNow, str, str, str, str, Sequence[str]]:
+def _bad(now: AgentNow, fleet: Fleet) -> dict[str, Any]:
     """A bad version of an agent for the headline: it, its id, the address of its calls, what most
-    of its bad calls suffer, the alert about that, and the steps of its runbook, that of the slowest
-    stage first.
+    of its bad calls suffer, the alert about that, and the steps of its runbook: to roll it back
+    first if the version before is well, then that of the slowest stage. And that version, the
+    address where the two are compared, and whether calls go to another version by now.
     """
     wrong, alert = _WRONG.get(now.trouble, ("", ""))
     stage = "" if now.stage is None else STAGE_WORDS[now.stage].partition(",")[0]
-    steps = sorted(
-        what_to_do.get(alert, ()),
-        key=lambda step: not (stage and stage in step.partition(":")[0].casefold()),
-    )
-    place = _place_of(now.agent, now.version)
-    return now, *place, f"{wrong} ({stage})" if stage else wrong, alert, steps
+    others = [each for each in fleet.agents.now if each.agent == now.agent and each.version]
+    older = [each for each in others if (each.first_call_ms or 0) < (now.first_call_ms or 0)]
+    before = max(older, key=lambda each: each.first_call_ms or 0, default=None)
+    if before is not None and (before.bad_since_ms is not None or not now.version):
+        before = None
+
+    def place_of_step(step: str) -> int:
+        if step.startswith(ROLL_BACK):
+            return 0 if before else 2
+        return 1 - bool(stage and stage in step.partition(":")[0].casefold())
+
+    steps = sorted(fleet.what_to_do.get(alert, ()), key=place_of_step)
+    if before is not None:
+        first = f"Roll back {now.version}: {before.version} was well."
+        steps = [first, *(each for each in steps if not each.startswith(ROLL_BACK))]
+    part, href = _place_of(now.agent, now.version)
+    lots = {"a_agent": now.agent, "a_version": before.version} if before else {}
+    lots |= {"b_agent": now.agent, "b_version": now.version}
+    quiet_ms = fleet.agents.at_ms - (now.last_call_ms or 0)
+    newest_ms = max((each.last_call_ms or 0 for each in others), default=0)
+    return {
+        "now": now,
+        "part": part,
+        "href": href,
+        "wrong": f"{wrong} ({stage})" if stage else wrong,
+        "alert": alert,
+        "steps": steps,
+        "before": before,
+        "compare": f"./versions?{urlencode(lots)}#compared",
+        "is_replaced": quiet_ms > QUIET_MS and newest_ms > (now.last_call_ms or 0),
+    }
+
+
+ROLL_BACK: Final = "After a deployment:"
+"""How the step of a runbook begins that rolls back."""
 
 
 def _rest(shown: ShownCalls, left_out: Sequence[ShownCall], *, has_any: bool) -> str:

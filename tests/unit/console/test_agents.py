@@ -158,7 +158,7 @@ def test_a_bad_time_ends_with_its_last_bad_call_and_says_so() -> None:
     for at_ms in (AT_MS + 78_000, AT_MS + 5 * MINUTE_MS):
         (found,) = agents_at(fleet, at_ms)
         assert (found.bad_since_ms, found.bad_until_ms, found.ended_with_call) == (
-            AT_MS,
+            AT_MS - 4_000,
             AT_MS + 77_000,
             True,
         )
@@ -196,6 +196,76 @@ def test_a_bad_version_says_what_most_of_its_calls_suffer_and_of_which_tenants_t
     (found,) = agents_at(fleet)
     assert (found.trouble, found.stage) == (TroubleKind.VERY_SLOW, Stage.LLM_FIRST_TOKEN)
     assert found.tenants_affected == (("acme", 2), ("bolt", 2))
+
+
+def slow(name: str, wait_ms: float = 5_800.0, **more: object) -> CallRow:
+    """A call whose newest answer came late."""
+    answer = Answer(2, wait_ms, slowest_stage=Stage.LLM_FIRST_TOKEN)
+    return call_row(name, **{"labels": V2, "answer": answer} | more)
+
+
+def test_one_slow_call_of_a_version_makes_it_not_bad_and_is_told() -> None:
+    fleet = Fleet()
+    fleet.put_row(slow("a"))
+    for name in ("b", "c"):  # no answer yet
+        fleet.put_row(call_row(name, labels=V2))
+    (found,) = agents_at(fleet)
+    assert (found.is_bad, found.calls_answered, found.calls_slow) == (False, 1, 1)
+    assert found.slowest_ms == 5_800.0
+
+
+def test_a_bad_time_begins_with_the_wait_of_its_first_caller() -> None:
+    fleet = Fleet()
+    for number in range(10):
+        fleet.put_row(call_row(f"well-{number}", labels=V2, first_known_ms=AT_MS - 90_000))
+    fleet.put_row(slow("a", known_ms=AT_MS, first_known_ms=AT_MS - 20_000))
+    assert not agents_at(fleet, AT_MS)[0].is_bad
+    fleet.put_row(slow("a", known_ms=AT_MS + 9_000, revision=1))
+    fleet.put_row(call_row("b", labels=V2, waiting=Waiting(1, AT_MS + 5_000, 1)))
+    (found,) = agents_at(fleet, AT_MS + 10_000)
+    assert (found.is_bad, found.bad_since_ms) == (True, AT_MS - 5_800)
+    assert (found.calls_affected, found.calls_meanwhile) == (2, 12)
+    fleet.put_row(call_row("d", labels=V2, first_known_ms=AT_MS + 11_000))
+    (found,) = agents_at(fleet, AT_MS + 12_000)
+    assert (found.calls_affected, found.calls_meanwhile) == (2, 13)
+    assert (found.first_call_ms, found.last_call_ms) == (AT_MS - 90_000, AT_MS + 11_000)
+
+
+def test_a_call_that_was_in_trouble_long_before_does_not_tell_since_when() -> None:
+    fleet = Fleet()
+    for number in range(10):
+        fleet.put_row(call_row(f"well-{number}", labels=V2))
+    fleet.put_row(failing("a"))
+    agents_at(fleet, AT_MS)
+    fleet.put_row(failing("b", known_ms=AT_MS + 2 * PAUSE_MS))
+    assert agents_at(fleet, AT_MS + 2 * PAUSE_MS)[0].bad_since_ms == AT_MS + 2 * PAUSE_MS
+
+
+def test_what_a_version_suffers_does_not_change_while_it_is_still_true_of_half() -> None:
+    fleet = Fleet()
+    for name in ("a", "b"):
+        fleet.put_row(call_row(name, labels=V2, waiting=Waiting(1, AT_MS - 4_000, 1)))
+    assert agents_at(fleet)[0].trouble is TroubleKind.SILENT
+    told = []
+    for second in range(1, 9):  # in turns they wait, and have a late answer
+        fleet.put_row(slow("ab"[second % 2], revision=second))
+        waits = Waiting(1, AT_MS + 1_000 * second - 3_000, 1)
+        fleet.put_row(slow("ba"[second % 2], revision=second, waiting=waits))
+        (found,) = agents_at(fleet, AT_MS + 1_000 * second)
+        told.append((found.trouble, found.stage))
+    assert set(told) == {(TroubleKind.VERY_SLOW, Stage.LLM_FIRST_TOKEN)}
+    mute = Waiting(3, AT_MS + 10_000, 2)
+    for name, trouble in (("a", TroubleKind.VERY_SLOW), ("b", TroubleKind.MUTE)):
+        fleet.put_row(slow(name, revision=10, waiting=mute))
+        assert agents_at(fleet, AT_MS + 11_000)[0].trouble is trouble
+
+
+def test_a_version_without_calls_is_told_of_for_a_quarter_of_an_hour() -> None:
+    fleet = Fleet()
+    fleet.put_row(call_row("a", labels=V1, state="closed"))
+    later_ms = AT_MS + WINDOW_MS - 1
+    assert [each.calls_running for each in agents_at(fleet, later_ms)] == [0]
+    assert agents_at(fleet, later_ms + 1) == []
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -261,12 +261,14 @@ def test_the_headline_says_what_to_do_first_and_which_tenants_call() -> None:
         fleet.put_row(call_row(tenant, labels=Labels("desk", None, tenant), answer=slow))
     head = boxes_of(fleet)["head"]["counts"]
     assert (
-        "2 callers so far, 1 of &lt;bolt&gt;, 1 of acme; mostly answers are slow (voice)." in head
+        "2 of 2 callers so far, 1 of &lt;bolt&gt;, 1 of acme; mostly answers are slow (voice)."
+        in head
     )
     assert "<summary>First: Voice or transcription: the same.</summary>" in head
     assert head.count("<li>") == 2
     one = boxes_of(fleet_of(["bad", "worse"]))["head"]["counts"]
-    assert "2 callers so far; mostly tools fail." in one, "one tenant is in its rows"
+    so_far = "2 of 2 callers so far, environment tool; mostly tools fail."
+    assert so_far in one, "one tenant is in its rows"
     assert "First" not in one, "no runbook is known"
 
 
@@ -279,5 +281,88 @@ def test_the_headline_says_why_a_bad_time_is_over() -> None:
     )
     head = boxes_of(fleet, at_ms=AT_MS + 6_000)["head"]["counts"]
     assert "was bad from" in head
-    assert "1 caller; mostly callers get no answer. Its last bad call ended." in head
-    assert "was bad" not in boxes_of(fleet, at_ms=AT_MS + 66_000)["head"]["counts"]
+    assert "1 of 1 caller; mostly callers get no answer. Its last bad call ended." in head
+    assert "was bad" not in boxes_of(fleet, at_ms=AT_MS + 66_000)["head"]["counts"], "it was short"
+
+
+SLOW = Answer(2, 5_800.0, slowest_stage=Stage.LLM_FIRST_TOKEN)
+V1, V2 = Labels("desk", "v1"), Labels("desk", "v2")
+STEPS = ["After a deployment: roll it back first.", "Voice: look.", "Model: see its status."]
+
+
+def deployed(calls_of_v2: int, *, was_well: bool = True) -> Fleet:
+    """A second version, of which every call is slow, after one of which none is in trouble."""
+    fleet = Fleet()
+    fleet.what_to_do = {"CallgaugeAnswersSlow": STEPS}
+    for number in range(3):
+        row = call_row(f"a{number}", labels=V1, first_known_ms=AT_MS - 60_000)
+        fleet.put_row(row if was_well else call_row(f"a{number}", labels=V1, answer=SLOW))
+    for number in range(calls_of_v2):
+        began_ms = AT_MS - 20_000 + number
+        fleet.put_row(call_row(f"b{number}", labels=V2, answer=SLOW, first_known_ms=began_ms))
+    return fleet
+
+
+def test_a_version_of_which_the_few_answers_are_slow_is_not_called_well() -> None:
+    fleet = deployed(1)
+    fleet.put_row(call_row("b1", labels=V2))
+    boxes = boxes_of(fleet)
+    rows = "".join(boxes["agents"].values())
+    assert rows.count('<span class="calm">well</span>') == 1, "v1"
+    assert '<span class="bad">1 of 1 answered call slow (5.80 s)</span>' in rows
+    head = boxes["head"]["counts"]
+    assert "desk v2: 1 of 1 answered call slow (5.80 s), too few to say." in head
+    other = boxes_of(fleet, WantedCalls(agents=frozenset({"other"})))["head"]["counts"]
+    assert "answered call" not in other
+
+
+def test_a_new_bad_version_is_rolled_back_first_if_the_one_before_is_well() -> None:
+    head = boxes_of(deployed(3))["head"]["counts"]
+    assert "<summary>First: Roll back v2: v1 was well.</summary>" in head
+    assert [step.partition("<")[0] for step in head.split("<li>")[1:]] == [
+        "Roll back v2: v1 was well.",
+        "Model: see its status.",
+        "Voice: look.",
+    ]
+    assert "The first call of desk v2 began <time" in head
+    assert "v1 was well until then" in head
+    assert (
+        'href="./versions?a_agent=desk&amp;a_version=v1&amp;b_agent=desk&amp;b_version=v2' in head
+    )
+    neither = boxes_of(deployed(3, was_well=False))["head"]["counts"]
+    assert "First, for desk v2: Model: see its status." in neither
+    assert "was well until then" not in neither
+
+
+def test_a_bad_time_that_is_over_is_told_without_a_first_step_and_with_its_version_chosen() -> None:
+    fleet = deployed(3)
+    fleet.now(AT_MS)
+    fleet.now(AT_MS + 90_000)
+    for number in range(3):
+        fleet.put_row(
+            call_row(f"b{number}", labels=V2, revision=1, known_ms=AT_MS + 90_000, state="closed")
+        )
+    chosen = WantedCalls(agents=frozenset({"desk"}), versions=frozenset({"v2"}))
+    for at_ms in (AT_MS + 91_000, AT_MS + 91_000 + 14 * 60_000):
+        head = boxes_of(fleet, chosen, at_ms=at_ms)["head"]["counts"]
+        assert "was bad from" in head
+        assert "3 of 3 callers" in head
+        assert "First" not in head
+
+
+def test_a_bad_version_that_gets_no_more_calls_says_so() -> None:
+    fleet = deployed(3)
+    assert "No new" not in boxes_of(fleet)["head"]["counts"], "it has the newest call"
+    fleet.put_row(call_row("a9", labels=V1, first_known_ms=AT_MS - 19_000))
+    assert "No new" not in boxes_of(fleet)["head"]["counts"], "another one may come"
+    head = boxes_of(fleet, at_ms=AT_MS + 1_000)["head"]["counts"]
+    assert "No new v2 call since <time" in head
+    assert "</time>, 3 still in trouble." in head
+
+
+def test_calls_that_are_over_are_not_counted_among_those_that_do_well() -> None:
+    fleet = Fleet()
+    fleet.put_row(call_row("a"))
+    fleet.put_row(call_row("b", state="closed"))
+    groups = [each for each in boxes_of(fleet)["calls"].values() if "rowgroup" in each]
+    assert ["Well <small>1" in each or "Over <small>1" in each for each in groups] == [True, True]

@@ -25,8 +25,11 @@
       const at = new Date(Number(moment.dataset.at)), time = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
       if (Number.isNaN(at.getTime())) continue;
       moment.title = at.toISOString();
+      if ("utc" in moment.dataset) time.second = "2-digit";
       moment.textContent = "day" in moment.dataset
         ? at.toLocaleString([], { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" }) : at.toLocaleTimeString([], time);
+      const utc = `${moment.title.slice(11, 19)} UTC`;
+      if ("utc" in moment.dataset) moment.textContent = at.getTimezoneOffset() ? `${moment.textContent} (${utc})` : utc;
     }
     return root;
   };
