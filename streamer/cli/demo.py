@@ -39,9 +39,10 @@ def demo(
     One process runs simulated calls in real time and every role, as `callgauge serve` does, and
     opens its page in a browser if there is one. It tells a story of five minutes: all agents are
     well, a bad version of one is deployed, it fails, is rolled back, and the agent is well again.
-    A line says each step, with the address at which to look. About 200 calls of yesterday are there
-    some seconds later, with both versions. A table shows the running calls and the progress of
-    each. If the port of /metrics is taken, the next free one is used. Ctrl-C ends it.
+    A line says each step, with the address at which to look. About 200 calls of the last 24 hours
+    are there some seconds later, with two versions of another agent. A table shows the running
+    calls and the progress of each. If the port of /metrics is taken, the next free one is used.
+    Ctrl-C ends it.
 
     Nothing stays: past calls are in a temporary folder until it ends. Nothing leaves the machine
     unless a key for the judge is set (OPENAI_API_KEY): then a model judges one more subgoal of each

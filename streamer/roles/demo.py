@@ -33,10 +33,11 @@ from streamer.live_calls import CallsOnScreen, show_live
 from streamer.offline.scoring import plan_from, scored
 from streamer.recordings.reader import read_recorded_goals
 from streamer.roles.demo_story import (
-    BAD,
-    GOOD,
     IN_TROUBLE,
     PRICES,
+    TRIED,
+    TRIED_BY,
+    USUAL_VERSION,
     Step,
     live_calls,
     tell,
@@ -133,7 +134,7 @@ class LogPublisher:
             await asyncio.gather(*self._waiting)
 
 
-# Yesterday's calls: brought into history in the background, as `history import` brings recordings.
+# Calls of the last 24 hours: brought into history in the background, as `history import` brings recordings.
 
 CALLS_AT_ONCE: Final = 5
 """Calls that are scored and written in one step."""
@@ -152,7 +153,7 @@ def keep(store: SqliteHistory, calls: Sequence[Imported]) -> None:
 
 
 async def bring_yesterday(machine: OneMachine, settings: Settings, seed: int, now_ms: int) -> int:
-    """Brings the calls of yesterday into the history of a machine that is ready; returns how many
+    """Brings the calls of the last 24 hours into the history of a machine that is ready; returns how many
     there are.
     """
     goals = await asyncio.to_thread(read_recorded_goals, SIMULATED_GOALS)
@@ -359,8 +360,8 @@ class Demo:
     async def _bring_yesterday(self, machine: OneMachine, now_ms: int) -> None:
         brought = await bring_yesterday(machine, self._settings, self._seed, now_ms)
         self._say(
-            f"Yesterday's {brought} calls are there: {self._page_url}past   {GOOD} and {BAD} of "
-            f"{IN_TROUBLE}: {self._page_url}versions"
+            f"{brought} calls of the last 24 hours are there: {self._page_url}past   "
+            f"{USUAL_VERSION} and {TRIED} of {TRIED_BY}: {self._page_url}versions"
         )
 
     async def _play(self, machine: OneMachine, calls: Iterator[PlayedCall]) -> None:

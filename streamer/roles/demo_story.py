@@ -1,5 +1,5 @@
-"""The story of the demo, as data: who calls whom, which version is deployed when, and what yesterday
-was like. Pure: times in, calls and steps out.
+"""The story of the demo, as data: who calls whom, which version is deployed when, and what the last
+24 hours were like. Pure: times in, calls and steps out.
 """
 
 import asyncio
@@ -20,6 +20,12 @@ from streamer.sources.simulator.traffic import SimulatedCall, simulate_call, sim
 IN_TROUBLE: Final = "internet-outage"
 """The agent of which a bad version is deployed, beside three agents without trouble."""
 GOOD, BAD = "v1", "v2"
+"""Its versions."""
+TRIED_BY: Final = "airline-rebooking"
+"""The agent of which a bad version was tried in the last 24 hours: v2 above has no call before it
+is deployed.
+"""
+USUAL_VERSION, TRIED = "v4", "v5"
 """Its versions."""
 ENVIRONMENT: Final = "demo"
 
@@ -52,7 +58,7 @@ STORY: Final = (
         260,
         GOOD,
         None,
-        f"{IN_TROUBLE} is well again. Yesterday's calls compare {GOOD} and {BAD}.",
+        f"{IN_TROUBLE} is well again. Its versions are compared, as those of {TRIED_BY}.",
         "versions",
     ),
 )
@@ -104,8 +110,8 @@ class Line(NamedTuple):
 
 LINES: Final = (
     Line(IN_TROUBLE, "fjordnet"),
-    Line("airline-rebooking", "larkwing", "v4"),
-    Line(IN_TROUBLE, "kelda-telecom"),
+    Line(TRIED_BY, "larkwing", USUAL_VERSION),
+    Line(IN_TROUBLE, "fjordnet-business"),
     Line("pharmacy-refill", "birchwood", "v2"),
     Line(IN_TROUBLE, "fjordnet"),
     Line("library-desk", "city-library", "v3"),
@@ -173,11 +179,11 @@ def troubles_from(story_ms: int) -> list[Incident]:
     ]
 
 
-# Yesterday.
+# The last 24 hours.
 
 
 class Lot(NamedTuple):
-    """Calls of yesterday.
+    """Calls of the last 24 hours.
 
     Attributes:
         agent: Who answered.
@@ -197,12 +203,12 @@ class Lot(NamedTuple):
 
 
 YESTERDAY: Final = (
-    Lot(IN_TROUBLE, "fjordnet", GOOD, 45),
-    Lot(IN_TROUBLE, "kelda-telecom", GOOD, 35),
-    Lot(IN_TROUBLE, "fjordnet", BAD, 25, (9, 4), ("tts_slow",)),
-    Lot(IN_TROUBLE, "fjordnet", BAD, 8, (5, 4), ("agent_mute",)),
-    Lot(IN_TROUBLE, "kelda-telecom", BAD, 17, (9, 4), ("tts_slow", "tool_backend_fails")),
-    Lot("airline-rebooking", "larkwing", "v4", 30),
+    Lot(TRIED_BY, "larkwing", USUAL_VERSION, 45),
+    Lot(TRIED_BY, "larkwing-holidays", USUAL_VERSION, 35),
+    Lot(TRIED_BY, "larkwing", TRIED, 25, (9, 4), ("tts_slow",)),
+    Lot(TRIED_BY, "larkwing", TRIED, 8, (5, 4), ("agent_mute",)),
+    Lot(TRIED_BY, "larkwing-holidays", TRIED, 17, (9, 4), ("tts_slow", "tool_backend_fails")),
+    Lot(IN_TROUBLE, "fjordnet", GOOD, 30),
     Lot("pharmacy-refill", "birchwood", "v2", 20),
     Lot("library-desk", "city-library", "v3", 20),
 )

@@ -31,6 +31,9 @@ from streamer.roles.demo_story import (
     LINES,
     PRICES,
     STORY,
+    TRIED,
+    TRIED_BY,
+    USUAL_VERSION,
     YESTERDAY,
     Step,
     _as_deployed,
@@ -38,6 +41,7 @@ from streamer.roles.demo_story import (
     tell,
     yesterday,
 )
+from streamer.sources.simulator.profile import DOMAINS
 from streamer.sources.simulator.traffic import SimulatedCall, simulate_call
 from tests.support.calls.rows_of_calls import call_of, turns_of
 
@@ -182,23 +186,36 @@ def test_yesterdays_calls_are_of_the_last_day_and_named() -> None:
         wanted[lot.agent, lot.tenant, lot.version] += lot.calls
     assert found == wanted
     assert found.total() == 200
+    assert not any((agent, version) == (IN_TROUBLE, BAD) for agent, _, version in found), (
+        "it is deployed later"
+    )
+
+
+def test_an_agent_greets_with_the_name_of_its_tenant() -> None:
+    greetings = {domain.agent: domain.greeting.casefold() for domain in DOMAINS}
+    tenants = {(line.agent, line.tenant) for line in LINES}
+    tenants |= {(lot.agent, lot.tenant) for lot in YESTERDAY}
+    several = [each for each in sorted(tenants) if each[0] in {IN_TROUBLE, TRIED_BY}]
+    assert len(several) == 4
+    for agent, tenant in several:
+        assert tenant.partition("-")[0] in greetings[agent]
 
 
 def test_the_bad_version_was_slower_and_reached_its_goals_less_often(tmp_path: Path) -> None:
     of_agent = [
         (each.call.control[0]["version"], each)
         for each in yesterday(DEMO_SEED, STORY_MS)
-        if each.call.control[0]["agent"] == IN_TROUBLE
+        if each.call.control[0]["agent"] == TRIED_BY
     ]
-    some = [each for version, each in of_agent if version == BAD]
-    some += [each for version, each in of_agent if version == GOOD][::3]
+    some = [each for version, each in of_agent if version == TRIED]
+    some += [each for version, each in of_agent if version == USUAL_VERSION][::3]
     scorings = [scored(each) for each in some]
     store = SqliteHistory(tmp_path / "history", writes=True)
     keep(store, [imported(each) for each in scorings])
     ((a, b),) = newest_pairs(versions_in(store, 0, STORY_MS))
     compared = lots_compared(store, (a, b), STORY_MS)
     store.close()
-    assert (a.version, b.version) == (GOOD, BAD)
+    assert (a.version, b.version) == (USUAL_VERSION, TRIED)
     verdict = compared.verdict()
     assert "slower by 1." in verdict
     assert "ends badly more often" in verdict
