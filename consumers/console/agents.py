@@ -215,9 +215,7 @@ class AgentNow(Figures, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class _Kept:
-    """The minutes of some calls, and their bad time if they are those of one version. `affected`
-    has the tenant of each call by its id.
-    """
+    """The minutes of some calls, and their bad time if they are those of one version."""
 
     minutes: dict[int, Minute] = field(default_factory=dict)
     bad_since_ms: int | None = None

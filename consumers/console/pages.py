@@ -28,7 +28,7 @@ from consumers.console.settings import origin_of
 from consumers.view.calls import ReportedCall
 from consumers.view.contents import summary
 from consumers.view.running import running_line, wait_level
-from consumers.view.words import counted, in_words, percent, seconds
+from consumers.view.words import counted, in_words, percent, seconds, seconds_if_known
 from schemas.annotations import LABEL_PATTERN, MAX_LABEL_CHARS, MAX_NOTE_CHARS
 from schemas.closed_sets import SortKey
 from schemas.scores.running import RunningCalls, ShownCall, ShownCalls, WantedCalls
@@ -331,7 +331,7 @@ def _doubt(now: AgentNow) -> str:
     if now.slowest_ms is not None and 2 * now.calls_slow >= now.calls_answered:
         answered = counted(now.calls_answered, "answered call")
         return f"{now.calls_slow} of {answered} slow ({seconds(now.slowest_ms)})"
-    if 0 < now.calls_in_trouble >= BAD_SHARE * now.calls_running:
+    if 0 < now.calls_running <= 2 * now.calls_in_trouble:
         return f"{now.calls_in_trouble} of {counted(now.calls_running, 'call')} in trouble"
     return ""
 
@@ -477,12 +477,8 @@ def _lines(
     whole: Figures, minutes: Sequence[tuple[int, Figures]], shown: ShownCalls
 ) -> Iterator[tuple[str, str]]:
     """The figures of the chosen calls: the id of each and its markup, with its values by minute."""
-    p50, p95, share, goals = (
-        whole.wait_p50_ms,
-        whole.wait_p95_ms,
-        whole.unanswered_share,
-        whole.progress,
-    )
+    p95, share, goals = whole.wait_p95_ms, whole.unanswered_share, whole.progress
+    newest = next((each.wait_p95_ms for _, each in reversed(minutes) if each.turns_answered), None)
     begins = next((begin_ms for begin_ms, each in minutes if each.calls_running or each.turns), 0)
 
     def line(
@@ -528,7 +524,7 @@ def _lines(
             "In trouble",
             f"{shown.bad:,}",
             f"and {whole.calls_ended_badly:,} ended badly, {MINUTES} min",
-            "urgent" if shown.bad or whole.calls_ended_badly else "",
+            "urgent" if shown.bad else "",
             lambda each: each.calls_in_trouble + each.calls_ended_badly,
             "{:,.0f}".format,
             1,
@@ -536,9 +532,9 @@ def _lines(
         line(
             "line-wait",
             "Wait, p95",
-            "no answer" if p95 is None else seconds(p95),
-            f"p50 {'not known' if p50 is None else seconds(p50)}; objective {seconds(SLOW_MS)}",
-            wait_level(p95),
+            "no answer" if newest is None else seconds(newest),
+            f"{MINUTES} min {seconds_if_known(p95)}; objective {seconds(SLOW_MS)}",
+            wait_level(newest),
             lambda each: each.wait_p95_ms,
             seconds,
             SLOW_MS,

@@ -275,11 +275,12 @@ def verdict(call: ReportedCall) -> str:
 
 
 def turn_to_look_at(call: ReportedCall) -> int | None:
-    """The turn to look at first: of a call that runs the one that is open, for what is wrong now
-    is there; of one that is over a turn with a fault, otherwise that with the longest wait. None
-    if there is none.
+    """The turn to look at first: of a call that runs the one that is open, unless it is in trouble
+    for what was before; of that, and of one that is over, a turn with a fault, otherwise that with
+    the longest wait. None if there is none.
     """
-    if not call.is_over:
+    row = call.row
+    if not call.is_over and (row.waiting is not None or not troubles_of(row, row.known_ms)):
         return max((each.turn for each in call.turns), default=None)
     faults = (each for fault in standouts(call) if fault.is_fault for each in fault.moments)
     return next(
@@ -315,7 +316,14 @@ def no_answer(call: ReportedCall, row: TurnRow) -> NoAnswer | None:
     if since_ms is None:
         return NoAnswer(f"No answer: {_ENDINGS[row.outcome]}")
     later = (each.start_ms for each in call.stretches if each.turn > row.turn)
-    waited = seconds(max(0.0, next(later, call.end_ms) - since_ms))
+    until_ms = next(later, call.end_ms)
+    # who asks again does not wait meanwhile
+    asks_ms = sum(
+        max(0, each.end_ms - max(since_ms, each.start_ms))
+        for each in row.user_sounds
+        if each.end_ms is not None
+    )
+    waited = seconds(max(0.0, until_ms - since_ms - asks_ms))
     return NoAnswer(f"No answer: the caller waited {waited}, then {_ENDINGS[row.outcome]}")
 
 

@@ -124,6 +124,13 @@ def test_a_mute_agent_is_the_first_row_and_its_calls_stay_when_the_callers_have_
     expect(page.locator("#counts .verdict")).to_contain_text("night 2 is bad since")
     expect(page.locator("#counts .do summary")).to_contain_text("First: Call the agent yourself")
     expect(page.locator("#line-trouble strong")).to_have_text("2")
+    page.get_by_role("button", name="Copy summary").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    verdict, counts, link, worst = page.evaluate("navigator.clipboard.readText()").splitlines()
+    assert re.match(r"night 2 is bad since \d\d:\d\d:\d\d.* UTC\)?: 2 of 2 callers so far", verdict)
+    assert counts.startswith("5 calls running, 2 in trouble")
+    assert link.endswith("/?agent=night&version=2")
+    assert re.fullmatch(r"Worst call: http\S+/calls/mute-\d", worst)
     open_turn_is_shown(page, f"{served.address}/calls/mute-0")
     for caller in mute:
         caller.ends("hangup")
@@ -207,6 +214,8 @@ def test_a_call_is_read_turn_by_turn_shared_and_left_for_the_next_one(
     copied = page.evaluate("navigator.clipboard.readText()")
     assert copied.startswith("desk 1, acme: So far: Nothing:")
     assert copied.endswith(f"\n{page.url}")
+    assert "Turn 5 from 0:" in copied
+    assert ". Caller: question 4 / Agent: answer 4\n" in copied
     page.get_by_label("What was known at").focus()
     page.keyboard.press("Home")
     expect(page).to_have_url(re.compile(r"at_ms=\d+"))

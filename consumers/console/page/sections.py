@@ -229,8 +229,16 @@ def _call_row(call: ReportedCall, part: ScorePart, turn: int | None = None) -> d
         "kind": None if part.value is None else _kind(part.value),
         "text": part_in_words(call, part),
         "meaning": part.meaning,
+        "rule": _EVA_RULES.get(part.name, ""),
         "details": [*_details(call, part), *reasons_of(call, turn)],
     }
+
+
+_EVA_RULES: Final = {
+    "eva_conversation_correctly_finished": "EVA's own rule: 0 only if the call ended because nobody "
+    "was heard any more, and the caller was the last to speak; a caller who hangs up counts as 1"
+}
+"""What is said beside a metric of EVA's whose name lets people expect something else."""
 
 
 def _kind(value: Value) -> str:
@@ -734,8 +742,21 @@ def latency(call: ReportedCall) -> Markup:
     )
 
 
-def _stages_told(row: TurnRow) -> tuple[tuple[str, str, float, str], ...]:
-    """The stages of a turn: name, class of the style sheet, how long it took, and who says so."""
+def _bars(row: TurnRow, wait_ms: float | None) -> tuple[tuple[str, str, float], ...]:
+    """The kinds of stages that a wait consists of, each with its class of the style sheet and how
+    long it took, the longest first.
+    """
+    lengths_ms: dict[str, float] = {}
+    for part in stacked(row.stages, wait_ms):
+        lengths_ms[part.family] = lengths_ms.get(part.family, 0) + part.length_ms
+    longest_first = sorted(lengths_ms, key=lambda each: -lengths_ms[each])
+    return tuple((FAMILIES[family], family, lengths_ms[family]) for family in longest_first)
+
+
+def _stages_told(row: TurnRow) -> tuple[tuple[str, float, str], ...]:
+    """The stages of a turn as they were measured, of which some contain others: name, how long it
+    took, and who says so.
+    """
     told = []
     for each in row.stages:
         others = "".join(
@@ -745,7 +766,6 @@ def _stages_told(row: TurnRow) -> tuple[tuple[str, str, float, str], ...]:
         told.append(
             (
                 stage_in_words(each.stage),
-                _FAMILY_OF.get(each.stage, "rest"),
                 each.latency_ms,
                 f"{'disputed: ' * each.is_disputed}{each.source}{anchor}{others}",
             )
@@ -795,6 +815,7 @@ def words_by_turn(call: ReportedCall, whose: str = "") -> dict[int, Markup]:
             tools=tuple(tools_of(row, words)),
             left_out=", ".join(words.left_out),
             is_first=turn == first,
+            bars=() if row is None or whose else _bars(row, call.waits_ms.get(turn)),
             stages=() if row is None or whose else _stages_told(row),
             scores=scored.get(turn, ()),
             no_answer=None if row is None or whose else no_answer(call, row),

@@ -298,7 +298,7 @@ def slow_call(**more: Any) -> ReportedCall:
     ("more", "told", "looked_at"),
     [
         ({}, "It is not going on now.", 4),
-        ({"answer": Answer(4, 5_910.0)}, "It is going on: turn 4 slow: 5.9 s.", 4),
+        ({"answer": Answer(4, 5_910.0)}, "It is going on: turn 4 slow: 5.9 s.", 3),
         ({"state": "closed"}, "The last of it was in turn 3 of 4.", 3),
     ],
 )
@@ -345,7 +345,7 @@ def test_a_call_without_faults_has_a_verdict_too() -> None:
     [
         (
             {"dead_air": (Silence(1, AT_MS + 5_000, AT_MS + 8_000, 3_000),)},
-            "No answer: the caller waited 25.0 s, then the call ended",
+            "No answer: the caller waited 24.0 s, then the call ended",
         ),
         ({}, "No answer: the caller waited 22.0 s, then the call ended"),
         ({"user_sounds": ()}, "No answer: the call ended"),

@@ -358,11 +358,33 @@
     document.execCommand("copy");
     field.remove();
   };
+  const MOST_SAID = 300;
+  const copied = {
+    link: () => location.href,
+    id: (button) => button.dataset.text,
+    // The call, the turn that is looked at with its words, and its address with that turn.
+    summary: () => {
+      const at = document.querySelector(".turn.chosen") || document.querySelector(".turn.first"), link = new URL(location.href);
+      const lines = [document.getElementById("summary").textContent];
+      if (at) {
+        const said = [...at.querySelectorAll(".said")].map((each) => `${each.children[0].textContent}: ${each.children[1].textContent}`).join(" / ");
+        lines.push(`${at.querySelector("h4").textContent}${said && `. ${said.slice(0, MOST_SAID)}${said.length > MOST_SAID ? " …" : ""}`}`);
+        link.searchParams.set("turn", at.id.replace(/^.*-t/, ""));
+      }
+      return [...lines, link.href].join("\n");
+    },
+    // What is wrong now, the address of its calls, and the worst of them.
+    now: () => {
+      const head = document.getElementById("counts"), worst = document.querySelector("#calls tr:is(.urgent, .bad) a");
+      const said = [".verdict", "p:has(> strong)"].map((each) => head.querySelector(each).textContent.trim());
+      const link = (head.querySelector(".verdict a") || location).href;
+      return [...said, link, ...(worst ? [`Worst call: ${worst.href}`] : [])].join("\n");
+    },
+  };
   for (const button of document.querySelectorAll("button[data-copy]")) {
     const name = button.textContent;
     button.addEventListener("click", async () => {
-      const link = location.href, summary = document.getElementById("summary").textContent;
-      await copy({ link, id: button.dataset.text, summary: `${summary}\n${link}` }[button.dataset.copy]);
+      await copy(copied[button.dataset.copy](button));
       button.textContent = "Copied";
       setTimeout(() => { button.textContent = name; }, 1500);
     });
