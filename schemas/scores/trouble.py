@@ -191,8 +191,9 @@ def _conversation(call: CallRow) -> list[Trouble]:
             f"{_ORDINALS[count]} interruption" if count in _ORDINALS else f"{count} interruptions"
         )
         found.append(_trouble(TroubleKind.INTERRUPTIONS, count, reason))
-    slow_turn = None if call.answer is None or call.answer.wait_ms <= SLOW_MS else call.answer.turn
-    silent = [turn for turn in call.dead_air_turns if turn > recent and turn != slow_turn]
+    # where answers are slow, a silence was the wait for one of them
+    is_slow = call.answer is not None and call.answer.wait_ms > SLOW_MS
+    silent = [turn for turn in call.dead_air_turns if turn > recent and not is_slow]
     if silent and call.waiting is None:
         found.append(_trouble(TroubleKind.DEAD_AIR, len(silent), f"dead air in turn {silent[-1]}"))
     return found

@@ -260,6 +260,10 @@ def _goals(call: CallRow, line: RunningLine) -> Text:
     return Text(line.goals.replace(" of ", "/"), style=style)
 
 
+def _agent(call: CallRow, line: RunningLine) -> str:
+    return f"{line.agent} {call.labels.version or ''}".rstrip()
+
+
 def _interruptions(call: CallRow) -> str:
     by_user, by_assistant = call.user_interruptions, call.assistant_interruptions
     return f"{by_user}/{by_assistant}" if by_user or by_assistant else ""
@@ -280,7 +284,7 @@ _COLUMNS: Final = (
         "", 2, lambda _, line, __: Text(_MARKS[line.level], style=_STYLES[line.level]), is_left=True
     ),
     _Column("call", ID_CHARS, lambda _, line, __: line.short_id, is_left=True),
-    _Column("agent", 10, lambda _, line, __: line.agent, is_left=True, wide_chars=20),
+    _Column("agent", 10, lambda call, line, _: _agent(call, line), is_left=True, wide_chars=20),
     _Column("tenant", 12, lambda call, *_: call.labels.tenant, _VERY_WIDE, is_left=True),
     _Column("environment", 12, lambda call, *_: call.labels.environment, _VERY_WIDE, is_left=True),
     _Column(

@@ -399,6 +399,12 @@ def test_expected_tool_calls_say_why_they_were_missed() -> None:
     assert page.count('<a href="#c1-t40">') == 0
 
 
+def test_a_metric_whose_name_says_more_than_it_measures_has_its_rule_beside_it() -> None:
+    row = call_row(eva={"eva_conversation_correctly_finished": Eva(1.0), "eva_x_mean": Eva(1.0)})
+    text = words(section(reported_rows(row), has_index=False))
+    assert text.count("EVA's own rule: 0 only if the call ended because nobody") == 1
+
+
 def test_details_of_a_score_have_names_of_their_own_and_zero_rates_share_a_row() -> None:
     rates = {f"{name}_rate": 0.0 for name in ("late", "early", "lost", "odd")}
     validity = Eva(0.9, sub_metrics={**rates, "wrong_rate": 0.1})

@@ -27,7 +27,7 @@ from schemas.closed_sets import SortKey
 from schemas.rows import Answer, Goals, Labels, Stall, Waiting
 from schemas.scores.latency_stages import Stage
 from schemas.scores.running import EVERY_CALL, WantedCalls
-from tests.support.calls.console_calls import AT_MS, call_row
+from tests.support.calls.console_calls import AT_MS, call_row, turn_row
 
 NO_ALERTS = Alerts((), "none")
 SITE = Site("./", "1", "s", has_past=True)
@@ -358,6 +358,20 @@ def test_a_bad_version_that_gets_no_more_calls_says_so() -> None:
     head = boxes_of(fleet, at_ms=AT_MS + 1_000)["head"]["counts"]
     assert "No new v2 call since <time" in head
     assert "</time>, 3 still in trouble." in head
+
+
+def test_the_tiles_tell_of_now() -> None:
+    fleet = Fleet()
+    fleet.put_row(call_row("c"))
+    for number in range(40):
+        fleet.put_row(turn_row(number, wait_ms=900.0, known_ms=AT_MS - 120_000, news=("wait",)))
+    fleet.put_row(turn_row(50, wait_ms=5_800.0, news=("wait",)))
+    waits = boxes_of(fleet)["lines"]["line-wait"]
+    assert "<strong>5.80 s</strong><small>15 min 0.90 s; objective 1.50 s</small>" in waits
+    fleet.put_row(call_row("gone", state="closed", waiting=Waiting(2, AT_MS, 1)))
+    trouble = boxes_of(fleet)["lines"]["line-trouble"]
+    assert "<strong>0</strong><small>and 1 ended badly" in trouble
+    assert "urgent" not in trouble
 
 
 def test_calls_that_are_over_are_not_counted_among_those_that_do_well() -> None:

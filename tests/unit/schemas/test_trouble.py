@@ -114,6 +114,7 @@ def test_dead_air_that_was_answered_is_trouble_for_some_turns() -> None:
     assert reasons(turn=1, dead_air_turns=(1,), answer=answer(1, 5_000)) == [
         "turn 1 slow: 5.0 s"
     ], "said once"
+    assert reasons(turn=2, dead_air_turns=(1,), answer=answer(2, 5_000)) == ["turn 2 slow: 5.0 s"]
 
 
 @pytest.mark.parametrize("state", ["over", "closed"])

@@ -128,6 +128,12 @@ def shown(rows: list[CallRow], width: int = 120, height: int = 20) -> list[str]:
     return captured.get().splitlines()
 
 
+def test_a_wide_screen_names_the_version() -> None:
+    row = call_row(labels=Labels(agent="internet-outage", version="v2"))
+    assert "internet-outage v2 " in shown([row], 120)[4]
+    assert "internet-\u2026" in shown([row], 80)[4]
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_screen_shows_all_that_is_known_of_a_call(width: int) -> None:
     newest = answer(2, 1_234.6, anchor=Anchor.TURN_RELEASE)
