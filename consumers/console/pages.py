@@ -379,7 +379,7 @@ agent have no alert.
 def _bad(now: AgentNow, fleet: Fleet) -> dict[str, Any]:
     """A bad version of an agent for the headline: it, its id, the address of its calls, what most
     of its bad calls suffer, the alert about that, and the steps of its runbook: to roll it back
-    first if the version before is well, then that of the slowest stage. And that version, the
+    first if the version before is well, then that of the slowest stage; and that version, the
     address where the two are compared, and whether calls go to another version by now.
     """
     wrong, alert = _WRONG.get(now.trouble, ("", ""))
@@ -389,16 +389,16 @@ def _bad(now: AgentNow, fleet: Fleet) -> dict[str, Any]:
     before = max(older, key=lambda each: each.first_call_ms or 0, default=None)
     if before is not None and (before.bad_since_ms is not None or not now.version):
         before = None
-
-    def place_of_step(step: str) -> int:
-        if step.startswith(ROLL_BACK):
-            return 0 if before else 2
-        return 1 - bool(stage and stage in step.partition(":")[0].casefold())
-
-    steps = sorted(fleet.what_to_do.get(alert, ()), key=place_of_step)
-    if before is not None:
-        first = f"Roll back {now.version}: {before.version} was well."
-        steps = [first, *(each for each in steps if not each.startswith(ROLL_BACK))]
+    known = fleet.what_to_do.get(alert, ())
+    general = [step for step in known if step.startswith(ROLL_BACK)]
+    steps = sorted(
+        (step for step in known if step not in general),
+        key=lambda step: not (stage and stage in step.partition(":")[0].casefold()),
+    )
+    if before is None:
+        steps += general
+    else:
+        steps = [f"Roll back {now.version}: {before.version} was well.", *steps]
     part, href = _place_of(now.agent, now.version)
     lots = {"a_agent": now.agent, "a_version": before.version} if before else {}
     lots |= {"b_agent": now.agent, "b_version": now.version}

@@ -11,10 +11,12 @@ import pytest
 from consumers.console.api import CallsQuery
 from consumers.console.fleet import Fleet
 from consumers.console.pages import (
+    _WRONG,
     MOST_ALERTS,
     MOST_HEALTHY,
     MOST_NAMES,
     MOST_ROWS,
+    ROLL_BACK,
     Alert,
     Alerts,
     Site,
@@ -27,6 +29,7 @@ from schemas.closed_sets import SortKey
 from schemas.rows import Answer, Goals, Labels, Stall, Waiting
 from schemas.scores.latency_stages import Stage
 from schemas.scores.running import EVERY_CALL, WantedCalls
+from streamer.deploy_files import what_to_do
 from tests.support.calls.console_calls import AT_MS, call_row, turn_row
 
 NO_ALERTS = Alerts((), "none")
@@ -332,6 +335,12 @@ def test_a_new_bad_version_is_rolled_back_first_if_the_one_before_is_well() -> N
     neither = boxes_of(deployed(3, was_well=False))["head"]["counts"]
     assert "First, for desk v2: Model: see its status." in neither
     assert "was well until then" not in neither
+
+
+def test_the_runbooks_of_what_the_headline_says_begin_with_the_rollback() -> None:
+    steps = what_to_do()
+    for alert in {alert for _, alert in _WRONG.values()} - {""}:
+        assert steps[alert][0].startswith(ROLL_BACK), alert
 
 
 def test_a_bad_time_that_is_over_is_told_without_a_first_step_and_with_its_version_chosen() -> None:
