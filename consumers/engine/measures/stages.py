@@ -309,7 +309,7 @@ class StageValues:
         """
         found: Reports = {}
         asked: dict[StageSource, tuple[float, str]] = {}
-        covered_s: dict[tuple[Stage, StageSource], float] = {}
+        covered_s: dict[tuple[StageSource, int], float] = {}
         first, last = bisect_left(self._begins_s, from_s), bisect_left(self._begins_s, until_s)
         last = min(last, first + MAX_VALUES_PER_TURN)
         answered_s = (
@@ -327,10 +327,10 @@ class StageValues:
                 continue
             if begin_s < answered_s and stage in OF_A_REQUEST and source is StageSource.PIPECAT:
                 continue
-            if stage is Stage.TOOL_RUN:  # the one stage that is a union
-                begun_s = max(begin_s, covered_s.get((stage, source), -inf))
-                covered_s[stage, source] = max(begun_s, begin_s + seconds)
-                seconds = covered_s[stage, source] - begun_s
+            if stage is Stage.TOOL_RUN:  # the one stage that is a union, of values of one rank
+                begun_s = max(begin_s, covered_s.get((source, rank), -inf))
+                covered_s[source, rank] = max(begun_s, begin_s + seconds)
+                seconds = covered_s[source, rank] - begun_s
             _add_value(found, stage, source, Reported(rank, seconds, model))
             # Pipecat measures the wait for the first sentence from the first token on; others from
             # the request on.

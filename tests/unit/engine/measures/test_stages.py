@@ -327,6 +327,20 @@ def test_tools_run_for_the_sum_of_their_runs_by_the_audit_log_and_by_pipecat(pho
     assert not found.is_disputed
 
 
+def test_a_run_that_the_breakdown_begins_earlier_keeps_its_own_length(phone: Phone) -> None:
+    """The breakdown counts from the request, so its report covers the run's own: one run told
+    twice, and none of no length.
+    """
+    run = {"in_progress_at": (T0_MS + 2403) / 1000, "timestamp": (T0_MS + 2900) / 1000}
+    told_again = {"function_name": "look", "start_time": (T0_MS + 2400) / 1000}
+    phone.observed("function_call_event", {"kind": "function_call_completed", **run}, 2900)
+    phone.observed(
+        "latency_breakdown", {"function_calls": [{**told_again, "duration_secs": 0.5}]}, 3100
+    )
+    phone.exchange(1000).leave(9000)
+    assert phone.stages(1)[Stage.TOOL_RUN] == 497
+
+
 def test_a_breakdown_s_own_figures_stand_behind_those_of_the_services(phone: Phone) -> None:
     phone.metric(LLM, 0.4, 2800)
     part = {"processor": LLM, "start_time": (T0_MS + 2400) / 1000, "duration_secs": 0.44}
