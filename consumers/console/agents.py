@@ -69,8 +69,9 @@ class Minute:
         waits: Number of answers by their wait, in steps of `WAIT_STEP_MS`.
         unanswered: Turns without an answer.
         ended_badly: Calls that ended badly.
-        judged: Calls that closed with goals and a verdict.
-        progress: Sum of their progress.
+        judged: Calls that closed with goals and a verdict on each of them.
+        unjudged: Calls that closed with goals of which some could not be judged.
+        progress: Sum of the progress of those that were judged.
         running: Calls that ran.
         in_trouble: How many of them were in trouble.
     """
@@ -79,6 +80,7 @@ class Minute:
     unanswered: int = 0
     ended_badly: int = 0
     judged: int = 0
+    unjudged: int = 0
     progress: float = 0.0
     running: int = 0
     in_trouble: int = 0
@@ -110,6 +112,7 @@ class Minute:
             wait_p50_ms=self.wait_ms(50),
             wait_p95_ms=self.wait_ms(95),
             calls_judged=self.judged,
+            calls_unjudged=self.unjudged,
             progress=self.progress / self.judged if self.judged else None,
         )
 
@@ -136,8 +139,9 @@ class Figures(Struct, frozen=True, kw_only=True):
         turns_unanswered: Turns without an answer.
         wait_p50_ms: Median of these waits.
         wait_p95_ms: The wait that 95 % of them do not exceed.
-        calls_judged: Calls that closed with goals and a verdict.
-        progress: Their mean progress; null without any.
+        calls_judged: Calls that closed with goals and a verdict on each of them.
+        calls_unjudged: Calls that closed with goals of which some could not be judged.
+        progress: The mean progress of those that were judged; null without any.
     """
 
     calls_running: int
@@ -148,6 +152,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     wait_p50_ms: float | None
     wait_p95_ms: float | None
     calls_judged: int
+    calls_unjudged: int
     progress: float | None
 
     @property
@@ -353,18 +358,16 @@ class Agents:
             before is not None and bad_end(before) is not None
         )
         found = None if row.goals is None else row.goals.progress
-        is_judged = (
-            row.state == "closed"
-            and (before is None or before.state != "closed")
-            and found is not None
-        )
-        if unanswered or ended_badly or is_judged:
+        closes = row.state == "closed" and (before is None or before.state != "closed")
+        if unanswered or ended_badly or closes:
             for minute in self._minutes_of(row):
                 minute.unanswered += unanswered
                 minute.ended_badly += ended_badly
-                if is_judged and found is not None and found.subgoals:
-                    minute.judged += 1
-                    minute.progress += found.reached / found.subgoals
+                if closes and found is not None and found.subgoals:
+                    share = number(found.result)
+                    minute.judged += share is not None
+                    minute.unjudged += share is None
+                    minute.progress += share or 0.0
 
     def looking(self, calls: Iterable[ShownCall], now_ms: int) -> Generator[None, None, None]:
         """Brings `now` and the newest minute up to date, in steps between which rows may be taken

@@ -554,7 +554,8 @@ def _lines(
             "line-goals",
             "Goals reached",
             "no goals" if goals is None else percent(goals),
-            f"mean of {counted(whole.calls_judged, 'call')} that ended",
+            f"mean of {counted(whole.calls_judged, 'call')} that ended"
+            + f"; {whole.calls_unjudged:,} could not be judged" * (whole.calls_unjudged > 0),
             "",
             lambda each: each.progress,
             percent,

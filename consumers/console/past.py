@@ -20,12 +20,14 @@ from consumers.store.changes import (
     LISTED,
     MEASURES,
     SUBGOAL,
+    SUCCESS,
     USUAL_SINCE,
     Beside,
     Change,
     ComparedMeasure,
     Comparison,
     Lot,
+    SubgoalChange,
     Told,
     VersionCalls,
     alone,
@@ -63,8 +65,8 @@ class _Asked(BaseModel):
 
 
 class PastQuery(_Asked):
-    """Which past calls are asked for. `said` shows the last words of the caller; `day` is a date in
-    UTC.
+    """Which past calls are asked for. `said` shows the last words of the caller; `tool` is one that
+    failed; `day` is a date in UTC, `today` or `yesterday`.
     """
 
     since: str = _Text
@@ -77,6 +79,7 @@ class PastQuery(_Asked):
     trouble: str = _Text
     goal_set: str = _Text
     label: str = _Text
+    tool: str = _Text
     day: str = _Text
     where: str = _Text
     text: str = _Text
@@ -93,6 +96,7 @@ class PastQuery(_Asked):
 FACETS: Final[Mapping[str, tuple[str, str]]] = {
     "outcome": ("Outcome", "outcome"),
     "trouble": ("Trouble", "troubles"),
+    "tool": ("Failed tool", "tools_failed"),
     "agent": ("Agent", "labels.agent"),
     "version": ("Version", "labels.version"),
     "tenant": ("Tenant", "labels.tenant"),
@@ -106,6 +110,8 @@ of history.
 """
 PRESETS: Final[Mapping[str, Mapping[str, str]]] = {
     "Newest": {},
+    "Today": {"day": "today", "since": ""},
+    "Yesterday": {"day": "yesterday", "since": ""},
     "Never answered": {"outcome": "never_answered"},
     "Slow": {"trouble": "slow"},
     "Goals missed": {"trouble": "goals_missed"},
@@ -113,6 +119,10 @@ PRESETS: Final[Mapping[str, Mapping[str, str]]] = {
     "Last words of abandoned calls": {"outcome": "hung_up,never_answered", "said": "last"},
 }
 """Questions that are asked often, the newest call first."""
+BESIDE: Final = "\0"
+"""Stands between an agent and its version where calls of several agents are counted by version: 2 of
+one agent has nothing to do with 2 of another.
+"""
 _OUTCOMES: Final = {"hung_up": "hung up in silence", "failed": "failed: agent error"}
 
 
@@ -122,11 +132,11 @@ class PastFound(NamedTuple):
     Attributes:
         rows: The calls of the page, by column.
         total: How many calls there are on all pages.
-        running: How many calls that are asked for are not over.
+        running: How many more calls still run, of which all is true that is asked for.
         facets: By the field of the question, its values with the number of calls that have them
             beside all else that is asked.
-        said: By call, a turn and what was said in it: where the words were found, or the last words
-            of the caller.
+        said: By call, a turn, who spoke and what was said: where the words were found, or the last
+            words of the caller.
         labels: By call, the labels of people.
         in_common: What calls with a chosen outcome or trouble have more often than the others, the
             greatest difference first: field of the question, value, their share and that of the
@@ -137,7 +147,7 @@ class PastFound(NamedTuple):
     total: int = 0
     running: int = 0
     facets: Mapping[str, Sequence[tuple[str, int]]] = {}
-    said: Mapping[str, tuple[int, str]] = {}
+    said: Mapping[str, tuple[int, str, str]] = {}
     labels: Mapping[str, Sequence[str]] = {}
     in_common: Sequence[tuple[str, str, float, float]] = ()
 
@@ -158,7 +168,8 @@ PAST_COLUMNS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
     "failed_tool_calls": ("Failed tools", str),
     "goals.progress.result": ("Goals", percent),
     "turns": ("Turns", str),
-    "length_ms": ("Length", clock),
+    # as the page of a call rounds it
+    "length_ms": ("Length", lambda length_ms: clock(round(length_ms, -3))),
     COST.name: (COST.title, lambda value: shown(COST, float(value))),
 }
 """Columns of past calls, as the page has them and its CSV: by the column of history, its heading
@@ -183,6 +194,8 @@ ASKED_COLUMNS: Final = (
         "errors.number",
         "errors.component",
         "failed_tools",
+        "goals.digest",
+        "goals.subgoals.result",
         "user_interruptions",
         "assistant_interruptions",
     ),
@@ -212,7 +225,7 @@ def why(call: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if longest_ms > VERY_SLOW_MS
         else f"slow: median {seconds(call.get('p50_ms') or 0)}",
         "tool_fails": f"{call.get('failed_tools') or 'tool'} failed",
-        "goals_missed": "goals missed",
+        "goals_missed": _missed(call.get("missed_subgoals") or ()),
         "interruptions": counted(
             sum(call.get(f"{side}_interruptions") or 0 for side in ("user", "assistant")),
             "interruption",
@@ -224,6 +237,11 @@ def why(call: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name in str(call.get("troubles") or "").split():
         if text := words.get(name, in_words(name)):
             yield "bad", text
+
+
+def _missed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"missed {names[0]}{more}" if names else "goals missed"
 
 
 def past_page(
@@ -281,8 +299,8 @@ def past_page(
         rows=[_row(site, asked, found, call, columns, redact) for call in found.rows],
         in_common=[
             (
-                f"{in_words(facet)} {value}",
-                asked.query(**{facet: value}),
+                value.replace(BESIDE, " ") if BESIDE in value else f"{in_words(facet)} {value}",
+                asked.query(**_choice(facet, value)),
                 percent(share),
                 percent(others),
             )
@@ -315,12 +333,20 @@ def _in_words(name: str, value: str) -> str:
     )
 
 
+def _choice(name: str, value: str) -> dict[str, str]:
+    """The fields of the question that choose a value of a facet."""
+    agent, beside, version = value.rpartition(BESIDE)
+    return {"agent": agent, "version": version} if beside else {name: value}
+
+
 def _value(asked: PastQuery, name: str, value: str, calls: int, *, most: int) -> dict[str, Any]:
-    is_chosen = value in getattr(asked, name).split(",") or value == getattr(asked, name)
+    choice = _choice(name, value)
+    is_chosen = choice[name] in {getattr(asked, name), *getattr(asked, name).split(",")} - {""}
+    words = _in_words(name, choice[name]) or "unknown"
     return {
-        "text": _in_words(name, value) or "unknown",
+        "text": f"{choice['agent']} {words}" if len(choice) > 1 else words,
         "calls": calls,
-        "href": asked.query(**{name: "" if is_chosen else value}) if value else "",
+        "href": asked.query(**{name: ""} if is_chosen else choice) if choice[name] else "",
         "is_chosen": is_chosen,
         "share": f"{100 * calls / most:.0f}%",
     }
@@ -335,7 +361,7 @@ def _row(
     redact: Callable[[str], str],
 ) -> dict[str, Any]:
     conversation_id = str(call["conversation_id"])
-    turn, text = found.said.get(conversation_id, (None, ""))
+    turn, who, text = found.said.get(conversation_id, (None, "", ""))
     labels = [call.get(f"labels.{each}") for each in ("version", "tenant", "environment")]
     return {
         "id": conversation_id,
@@ -350,6 +376,7 @@ def _row(
             for head, written in [PAST_COLUMNS[name]]
         ],
         "turn": turn,
+        "who": who,
         "said": marked(redact(text), asked.text),
         "labels": found.labels.get(conversation_id, ()),
     }
@@ -569,6 +596,7 @@ def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str)
                 each.name,
                 _change(SUBGOAL, each.change, []),
                 each.others,
+                _flipped_href(asked.within(lots)[1], each),
                 [(site.call_href(name), name, name[-ID_CHARS:]) for name in each.flipped],
             )
             for each in found.subgoals
@@ -594,7 +622,15 @@ def _version(
         "calls": seen.calls,
         "calls_href": past_href(asked.within((lot, lot))[0]),
         "seen": [_began(each) for each in (seen.first_ms, seen.last_ms)],
-        "cells": [shown(measure, seen.means.get(measure.name)) for measure in LISTED],
+        "cells": [
+            (
+                shown(measure, seen.means.get(measure.name)),
+                f"of {counted(seen.judged, 'call')}; {seen.unjudged:,} could not be judged"
+                if measure is SUCCESS and seen.unjudged
+                else "",
+            )
+            for measure in LISTED
+        ],
     }
 
 
@@ -613,6 +649,15 @@ def past_href(lot: Lot, measure: ComparedMeasure | None = None) -> str:
         "ended_badly": {"outcome": "never_answered,hung_up,failed"},
     }.get(name, {})
     return f"past{PastQuery(**lot._asdict()).query(since=lot.since or USUAL_SINCE, **by, **only)}"
+
+
+def _flipped_href(lot: Lot, of: SubgoalChange) -> str:
+    """Where the calls of a lot are listed that came out otherwise than most of the first one, among
+    others with the same goal set.
+    """
+    trouble = "goals_missed" * round(of.change.before or 0)
+    asked = PastQuery(**lot._asdict(), goal_set=of.goal_set, trouble=trouble)
+    return f"past{asked.query(since=lot.since or USUAL_SINCE)}"
 
 
 def _change(measure: ComparedMeasure, change: Change, hrefs: Sequence[str]) -> dict[str, Any]:

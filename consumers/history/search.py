@@ -75,6 +75,7 @@ DERIVED: Final[Mapping[str, Derived]] = {
             ]
         ),
     ),
+    "tools_failed": Derived("text", "', ' || coalesce(\"failed_tools\", '') || ', '"),
     "rank": Derived(
         "real",
         f"CASE WHEN {_NEVER_ANSWERED} THEN 300 WHEN {_HUNG_UP} THEN 200 WHEN {_FAILED} THEN 100 "
@@ -110,6 +111,7 @@ DERIVED: Final[Mapping[str, Derived]] = {
 - `outcome`: `never_answered`, `hung_up` (while the caller waited), `failed` (right after an error
   of the agent), `ended`, `running`
 - `troubles`: names of `TROUBLES`, a blank before and behind each
+- `tools_failed`: `failed_tools`, a comma and a blank before and behind each
 - `rank`: the higher, the worse: how it ended, then its troubles, then its longest wait
 - `ended_badly`: 1 or 0; `success`: as a trial has it; `unanswered_share`: of the turns of the
   caller; `length_ms`; `day_ms`: when its day began, in UTC

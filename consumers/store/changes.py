@@ -207,7 +207,7 @@ class ComparedMeasure(NamedTuple):
 
 
 SUCCESS: Final = ComparedMeasure("success", "All goals reached", "share", 1, 0.05)
-PROGRESS: Final = ComparedMeasure("goals.progress.result", "Goals reached", "share", 1, 0.05)
+PROGRESS: Final = ComparedMeasure("goals.progress.result", "Share of subgoals", "share", 1, 0.05)
 BAD_ENDS: Final = ComparedMeasure("ended_badly", "Ended badly", "share", -1, 0.05)
 WAIT: Final = ComparedMeasure("p50_ms", "Median wait", "ms", -1, 100)
 SLOW_WAIT: Final = ComparedMeasure("p95_ms", "Slow wait, p95", "ms", -1, 200)
@@ -234,7 +234,7 @@ COMPARED: Final = (
 LISTED: Final = (
     *(WAIT, SLOW_WAIT),
     ComparedMeasure("unanswered_share", "Unanswered", "share"),
-    *(BAD_ENDS, PROGRESS, COST),
+    *(BAD_ENDS, SUCCESS, COST._replace(title="Cost per call")),
 )
 """The measures of a list of all versions, in their order."""
 
@@ -307,6 +307,8 @@ class VersionCalls(NamedTuple):
         first_ms: When the first of them began, in epoch ms.
         last_ms: The same of the last.
         means: By name of a measure of `LISTED` its mean; unknown ones are left out.
+        judged: Of how many calls it is known whether they reached all goals.
+        unjudged: How many others with goals there are: a mean leaves them out.
     """
 
     agent: str
@@ -315,6 +317,8 @@ class VersionCalls(NamedTuple):
     first_ms: float
     last_ms: float
     means: Mapping[str, float]
+    judged: int = 0
+    unjudged: int = 0
 
 
 class SubgoalChange(NamedTuple):
@@ -581,7 +585,11 @@ def calls_beside(
             change = alone(measure, a.get(measure.name), b.get(measure.name))
             each = told(measure, change)
             measures.append((measure.title, each))
-            if each.judged in said and (measure is not PROGRESS or not goals):
+            says_it = (measure is not PROGRESS or not goals) and (
+                # sooner to a greeting is no praise where nobody was answered
+                measure.name != "speech.first_word_ms" or WAIT.name in {*a, *b}
+            )
+            if each.judged in said and says_it:
                 words = _CLAUSES.get(measure.name, (f"{measure.title.lower()} by {{}}",) * 2)
                 size = shown(measure, abs(change.change or 0), is_apart=True)
                 said[each.judged].append(words[each.judged == "worse"].format(size))

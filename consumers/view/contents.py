@@ -207,7 +207,7 @@ def standouts(call: ReportedCall) -> tuple[Standout, ...]:
         ),
         f"Waits over {seconds(SLOW_MS)}, the objective": (
             [
-                Moment(turn, seconds(wait_ms), wait_ms)
+                Moment(turn, _wait_with_tool(call, turn, wait_ms), wait_ms)
                 for turn, wait_ms in waits_ms.items()
                 if wait_ms > SLOW_MS
             ],
@@ -256,6 +256,15 @@ def standouts(call: ReportedCall) -> tuple[Standout, ...]:
             )
             found.append(Standout(heading, tuple(ordered), is_fault, sentence))
     return tuple(found)
+
+
+def _wait_with_tool(call: ReportedCall, turn: int, wait_ms: float) -> str:
+    """A wait, and the tool that took most of it."""
+    row = call.row_of(turn)
+    uses = [(use.duration_ms or 0.0, use.tool) for use in (row.tools if row else ())]
+    longest_ms, tool = max((use for use in uses if use[0] <= wait_ms), default=(0.0, ""))
+    of_it = f" ({call.shown(tool)} {seconds(longest_ms)})" if longest_ms > wait_ms / 2 else ""
+    return seconds(wait_ms) + of_it
 
 
 MOST_SAID: Final = 3

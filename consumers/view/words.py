@@ -49,7 +49,8 @@ _STAGE_WORDS: Final[Mapping[Stage, str]] = {
     Stage.TOOL_REQUEST: "model, until its tool call",
     Stage.LLM_TOOL_CALL: "model, its tool call",
     Stage.LLM_INFERENCE: "model, inference",
-    Stage.VOICE_TO_VOICE: "whole wait",
+    # the page has a wait of its own, from the sounds
+    Stage.VOICE_TO_VOICE: "whole wait, as reported",
     Stage.TTS_FIRST_BYTE: "voice, first sound",
 }
 MOST_TITLES: Final = 1_000

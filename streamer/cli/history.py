@@ -124,8 +124,8 @@ def find(
     """
     from consumers.history.search import MAX_ROWS, CallSearch, require_column
     from consumers.runtime.process import wall_clock_ms
-    from streamer.history.finding import calls_table, where_others_are
-    from streamer.terminal import output_console, print_document, say
+    from streamer.history.finding import calls_table, said_of, where_others_are
+    from streamer.terminal import output_console, print_document, print_line, say
     from streamer.time_bounds import moment_given
 
     is_table = wants_table(as_csv, parquet, as_json)
@@ -153,7 +153,9 @@ def find(
                 )
             question = question._replace(ids=ids)
         rows = store.find(question)
-        people = store.annotations_of([str(row["conversation_id"]) for row in rows])
+        names = [str(row["conversation_id"]) for row in rows]
+        people = store.annotations_of(names)
+        quotes = said_of(store, names, words) if words and not (is_table or as_json) else {}
         others = "" if rows else where_others_are(store, question)
         if is_table and kind is not TableRows.CALLS:
             calls = [
@@ -188,6 +190,8 @@ def find(
             print_table((*CALL_COLUMNS, LABELS_COLUMN), table, parquet)
     elif rows:
         output_console().print(calls_table(rows, labels, output_console().width))
+        for name, (turn, who, text) in quotes.items():
+            print_line(f"{name}, turn {turn}, {who}: {text}")
     if not as_json and len(rows) == most:
         say(f"These are the first {most}, by {sort}; --most shows more.")
     elif not rows:

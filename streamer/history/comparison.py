@@ -260,12 +260,8 @@ def lots_compared(
             calls_of(lot, now_ms, conditions), [*found[-1].values, *_GOALS]
         ):
             found[-1].add(row)
-            if isinstance(results, str) and isinstance(digest, str):
-                if digest not in subgoals:
-                    subgoals[digest] = _subgoals_of(store, str(call))
-                for name, result in zip(subgoals[digest], results.split(", "), strict=False):
-                    if result != "?":
-                        reached[-1][str(goal_set), name].append((str(call), float(result)))
+            for name, result in subgoal_results(store, subgoals, call, digest, results):
+                reached[-1][str(goal_set), name].append((str(call), result))
     a, b = found
     return Comparison(
         lots,
@@ -273,6 +269,26 @@ def lots_compared(
         list(_changes(a, b, draws_of_one(len(MEASURES)), SHARE_DRAWS)),
         _subgoal_changes(*reached),
     )
+
+
+def subgoal_results(
+    store: HistoryStore, sets: dict[str, Sequence[str]], call: Flat, digest: Flat, results: Flat
+) -> Iterator[tuple[str, float]]:
+    """The subgoals of a call whose results are known: name, and 1 or 0.
+
+    Args:
+        store: History.
+        sets: The names of the subgoals by digest of the goal set, filled as they are needed.
+        call: Its id.
+        digest: The column `goals.digest`.
+        results: The column `goals.subgoals.result`.
+    """
+    if isinstance(results, str) and isinstance(digest, str):
+        if digest not in sets:
+            sets[digest] = _subgoals_of(store, str(call))
+        for name, result in zip(sets[digest], results.split(", "), strict=False):
+            if result != "?":
+                yield name, float(result)
 
 
 def _subgoals_of(store: HistoryStore, conversation_id: str) -> Sequence[str]:
@@ -306,16 +322,21 @@ def versions_in(store: HistoryStore, since_ms: int, until_ms: int) -> list[Versi
     of an agent the newest version.
     """
     question = CallSearch(since_ms, until_ms, [Condition("state", "=", "closed")], most=None)
-    names = ("first_known_ms", *(measure.name for measure in LISTED))
+    names = ("first_known_ms", "goals.progress.subgoals", *(measure.name for measure in LISTED))
     lots: defaultdict[tuple[str, str], _Lot] = defaultdict(lambda: _Lot(names))
     calls: Counter[str] = Counter()
     for agent, version, *row in store.values(question, ["labels.agent", "labels.version", *names]):
         lots[str(agent), str(version or "")].add(row)
         calls[str(agent)] += 1
     found = [
-        VersionCalls(agent, version, lot.calls, min(began_ms), max(began_ms), lot.means)
+        VersionCalls(
+            *(agent, version, lot.calls, min(began_ms), max(began_ms), lot.means),
+            judged,
+            max(0, len(lot.values["goals.progress.subgoals"]) - judged),
+        )
         for (agent, version), lot in lots.items()
         for began_ms in [lot.values.pop("first_known_ms")]
+        for judged in [len(lot.values[SUCCESS.name])]
     ]
     found.sort(key=lambda each: (each.first_ms // DAY_MS, _in_order(each.version)), reverse=True)
     return sorted(found, key=lambda each: (-calls[each.agent], each.agent))

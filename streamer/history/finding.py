@@ -2,7 +2,7 @@
 none was.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from rich.table import Table
@@ -10,6 +10,7 @@ from rich.table import Table
 from consumers.history.search import CallSearch, HistoryStore
 from consumers.view.words import percent, seconds
 from schemas.columns import Flat
+from schemas.rows import WordsRow
 from schemas.units import DAY_MS
 from streamer.fitting import FittedColumn, fitted
 from streamer.time_bounds import shown_moment
@@ -75,7 +76,8 @@ def where_others_are(store: HistoryStore, question: CallSearch) -> str:
         if day_ms and number
     )
     if not days:
-        return ""
+        anything = store.values(CallSearch(0, 2**53, most=1), ["conversation_id"])
+        return "" if any(anything) else " There is no call in it yet."
     first, last = (shown_moment(days[place][0])[:10] for place in (0, -1))
     when = first if first == last else f"{first} to {last}"
     number = sum(number for _, number in days)
@@ -85,3 +87,58 @@ def where_others_are(store: HistoryStore, question: CallSearch) -> str:
         f" At other times {are} on {when}: --since {first} --until {until} shows "
         f"{'it' if number == 1 else 'them'}."
     )
+
+
+SNIPPET_CHARS: Final = 160
+"""Characters of what was said that are shown around the words that were found."""
+
+
+def said_of(
+    store: HistoryStore, ids: Iterable[str], sought: str = ""
+) -> dict[str, tuple[int, str, str]]:
+    """By call a turn, who spoke and what was said: where most of the words are, with what stands
+    around them; without words, the last that the caller said. Calls of which nothing is kept are
+    left out.
+    """
+    found = {
+        name: _said_in(stored.words, sought.split())
+        for name in ids
+        if (stored := store.call(name)) is not None
+    }
+    return {name: said for name, said in found.items() if said is not None}
+
+
+def _said_in(words: Sequence[WordsRow], sought: Sequence[str]) -> tuple[int, str, str] | None:
+    texts = [
+        (row.turn, who, text)
+        for row in words
+        for who, text in (("caller", row.user), ("agent", row.assistant if sought else ""))
+        if text
+    ]
+    if not texts:
+        return None
+    if not sought:
+        turn, who, text = texts[-1]
+        return turn, who, _snippet(text, len(text) - SNIPPET_CHARS)
+    turn, who, text = max(
+        texts, key=lambda each: sum(word.casefold() in each[2].casefold() for word in sought)
+    )
+    places = (text.casefold().find(word.casefold()) for word in sought)
+    first = min((place for place in places if place >= 0), default=0)
+    return turn, who, _snippet(text, first - SNIPPET_CHARS // 2)
+
+
+def _snippet(text: str, begin: int) -> str:
+    """A part of a text from about there on, from word to word where it has blanks.
+
+    Example:
+        >>> _snippet("please mind the gap", 9)
+        '\u2026 the gap'
+    """
+    begin = max(0, begin)
+    if begin:  # the next blank, if it is near
+        begin = text.find(" ", begin - 1, begin + SNIPPET_CHARS // 4) + 1 or begin
+    end = begin + SNIPPET_CHARS
+    if end < len(text):
+        end = max(text.rfind(" ", begin + SNIPPET_CHARS * 3 // 4, end), 0) or end
+    return "\u2026 " * (begin > 0) + text[begin:end] + " \u2026" * (end < len(text))

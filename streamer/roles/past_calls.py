@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from operator import itemgetter
 from statistics import median
+from typing import Any
 
 from consumers.console.pages import Site
 from consumers.console.past import (
     ASKED_COLUMNS,
+    BESIDE,
     FACETS,
     ROWS,
     LotsQuery,
@@ -36,9 +38,15 @@ from consumers.store.changes import CALL_MEASURES, USUAL_SINCE
 from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
 from schemas.columns import Flat
-from schemas.rows import CallRow, WordsRow
+from schemas.rows import CallRow
 from schemas.units import DAY_MS
-from streamer.history.comparison import lots_compared, newest_pairs, versions_in
+from streamer.history.comparison import (
+    lots_compared,
+    newest_pairs,
+    subgoal_results,
+    versions_in,
+)
+from streamer.history.finding import said_of
 from streamer.tables import Computed, csv_text, row_of
 from streamer.time_bounds import moment_ms, shown_moment
 
@@ -54,10 +62,8 @@ LEAST_APART = 0.2
 """The least difference of two shares that is worth a word."""
 MOST_IN_COMMON = 3
 """Values that are named as common to calls."""
-_WHOSE = ("agent", "version", "tenant", "environment", "goal_set", "day")
+_WHOSE = ("agent", "version", "tenant", "environment", "goal_set", "tool")
 """Facets that may be behind an outcome or a trouble."""
-SNIPPET_CHARS = 160
-"""Characters of what was said that are shown around the words that were found."""
 MOST_LAST_WORDS = 1_000
 """Calls of one CSV whose last words are looked up, a millisecond each: the first of them."""
 
@@ -74,25 +80,42 @@ def _as_it_is(name: str) -> Computed[_Line]:
     return Computed(name, KINDS[name], meaning, itemgetter(name))
 
 
+_FIRST = ("labels.agent", "labels.version", "outcome")
+_UNTOLD = ("rank", "goals.digest", "goals.subgoals.result")
+"""Columns that are read and not told: an order, and what `missed_subgoals` says in words."""
 _TABLE_COLUMNS = (*ASKED_COLUMNS, "ended_ms", "known_ms")
 PAST_CALL_COLUMNS: Sequence[Computed[_Line]] = (
-    *map(_as_it_is, _TABLE_COLUMNS),
     Computed(
         "began",
         "text",
         "`first_known_ms` in UTC, by ISO 8601",
         lambda line: _utc(line["first_known_ms"]),
     ),
-    Computed(
-        "ended", "text", "`ended_ms` in UTC, by ISO 8601", lambda line: _utc(line["ended_ms"])
-    ),
+    *map(_as_it_is, _FIRST),
     Computed(
         "why",
         "text",
         "what was wrong, in the words of the page, the worst first",
         lambda line: "; ".join(text for _, text in why(line)) or None,
     ),
+    Computed("page", "text", "address of its page", itemgetter("page")),
+    *(_as_it_is(name) for name in _TABLE_COLUMNS if name not in {*_FIRST, *_UNTOLD}),
+    Computed(
+        "ended", "text", "`ended_ms` in UTC, by ISO 8601", lambda line: _utc(line["ended_ms"])
+    ),
+    Computed(
+        "missed_subgoals",
+        "text",
+        "the subgoals that it did not reach",
+        lambda line: ", ".join(line.get("missed_subgoals", ())) or None,
+    ),
     Computed("annotations", "text", "labels of people", itemgetter("annotations")),
+    Computed(
+        "notes",
+        "text",
+        "what people wrote of it; none with `console.words` false",
+        itemgetter("notes"),
+    ),
     Computed(
         "last_words",
         "text",
@@ -100,7 +123,6 @@ PAST_CALL_COLUMNS: Sequence[Computed[_Line]] = (
         "`console.words` false",
         itemgetter("last_words"),
     ),
-    Computed("page", "text", "address of its page", itemgetter("page")),
 )
 """The columns of the CSV of past calls: those that the page has, and what its rows say beside."""
 
@@ -122,24 +144,25 @@ class StoredCalls:
             OperatorError: A part of the question cannot be understood, there is no folder, or it
                 takes too long.
         """
+        asked = _dated(asked)
         every, question = self._questions(asked)
         with opened(self._settings, MAX_SECONDS) as store:
             labels = store.labels()
             every, question = (_labelled(each, asked.label, labels) for each in (every, question))
             counts = _counted(store, every)
-            rows = store.find(question, ASKED_COLUMNS)
+            rows = _found(store, question, ASKED_COLUMNS)
             ids = [str(row["conversation_id"]) for row in rows]
-            said = _said_of(store, ids, asked.text) if asked.text or asked.said else {}
-            people = _people(store, ids)
+            said = said_of(store, ids, asked.text) if asked.text or asked.said else {}
+            people = store.annotations_of(ids)
             of_label = self._label_counts(store, question, labels)
         facets = {name: _counts_of(counts, asked, name) for name in FACETS}
         return PastFound(
             rows,
             _number(counts, asked),
-            dict(facets["outcome"]).get("running", 0),
+            0 if asked.outcome else dict(facets["outcome"]).get("running", 0),
             facets | {"label": of_label},
             said,
-            people,
+            {name: _labels(of) for name, of in people.items()},
             _in_common(counts, asked),
         )
 
@@ -169,6 +192,7 @@ class StoredCalls:
                 if (value := getattr(asked, name))
             ),
             *(Condition("troubles", "~", f" {each} ") for each in asked.trouble.split()),
+            *(Condition("tools_failed", "~", f", {each}, ") for each in (asked.tool,) if each),
             *(Condition("day_ms", "=", _day_ms(each)) for each in asked.day.split()),
         )
         require_column(asked.sort or "rank", "sort")
@@ -209,20 +233,23 @@ class StoredCalls:
         """
         if self._console_url is not None:
             site = site._replace(root=f"{self._console_url.rstrip('/')}/")
-        _, question = self._questions(asked)
+        _, question = self._questions(_dated(asked))
         with opened(self._settings, MAX_SECONDS) as store:
             question = _labelled(
                 question._replace(most=MAX_ROWS, skip=0), asked.label, store.labels()
             )
-            rows = store.find(question, _TABLE_COLUMNS)
+            rows = _found(store, question, _TABLE_COLUMNS)
             ids = [str(row["conversation_id"]) for row in rows]
-            people = _people(store, ids)
-            said = {} if redact is None else _said_of(store, ids[:MOST_LAST_WORDS])
-        last_words = {name: redact(text) for name, (_, text) in said.items() if redact}
+            people = store.annotations_of(ids)
+            said = {} if redact is None else said_of(store, ids[:MOST_LAST_WORDS])
+        last_words = {name: redact(text) for name, (*_, text) in said.items() if redact}
         lines: Iterable[_Line] = (
             row
             | {
-                "annotations": " ".join(people.get(name, ())),
+                "annotations": " ".join(_labels(people.get(name, ()))),
+                "notes": "; ".join(each.note for each in people.get(name, ()) if each.note)
+                if redact
+                else None,
                 "last_words": last_words.get(name),
                 "page": site.call_href(name),
             }
@@ -290,6 +317,36 @@ def _labelled(question: CallSearch, label: str, labels: Iterable[tuple[str, str]
     )
 
 
+def _found(
+    store: HistoryStore, question: CallSearch, columns: Sequence[str]
+) -> list[dict[str, Any]]:
+    """The calls, each with the names of the subgoals that it missed."""
+    sets: dict[str, Sequence[str]] = {}
+    return [
+        row
+        | {
+            "missed_subgoals": [
+                name
+                for name, result in subgoal_results(
+                    store,
+                    sets,
+                    *(row[each] for each in ("conversation_id", *_UNTOLD[1:])),
+                )
+                if not result
+            ]
+        }
+        for row in store.find(question, columns)
+    ]
+
+
+def _dated(asked: PastQuery) -> PastQuery:
+    """The question with the date of today or yesterday."""
+    ago_ms = {"today": 0, "yesterday": DAY_MS}.get(asked.day)
+    if ago_ms is None:
+        return asked
+    return asked.model_copy(update={"day": shown_moment(wall_clock_ms() - ago_ms)[:10]})
+
+
 def _day_ms(text: str) -> int:
     try:
         return int(
@@ -320,9 +377,11 @@ def _counts_of(counts: _Counts, asked: PastQuery, facet: str) -> list[tuple[str,
     found: Counter[str] = Counter()
     for of, calls in counts:
         if facet in of and all(_is_in(of[name], asked, name) for name in of if name != facet):
+            # a version belongs to its agent
+            whose = of["agent"][0] + BESIDE if facet == "version" and not asked.agent else ""
             for value in of[facet]:
-                found[value] += calls
-    if chosen := getattr(asked, facet):
+                found[whose + value] += calls
+    if (chosen := getattr(asked, facet)) and (facet != "version" or asked.agent):
         found.update(dict.fromkeys(chosen.split(",") if facet == "outcome" else [chosen], 0))
     return sorted(found.items(), reverse=True) if facet == "day" else found.most_common()
 
@@ -351,6 +410,8 @@ def _in_common(counts: _Counts, asked: PastQuery) -> list[tuple[str, str, float,
 def _facet_values(name: str, value: Flat) -> Sequence[str]:
     if name == "trouble":
         return str(value or "").split()
+    if name == "tool":
+        return str(value).strip(", ").split(", ") if value else ()
     if name == "day" and isinstance(value, int):
         return [datetime.fromtimestamp(value / 1_000, UTC).date().isoformat()]
     return ["" if value is None else str(value)]
@@ -363,47 +424,5 @@ def _is_in(values: Sequence[str], asked: PastQuery, name: str) -> bool:
     return not chosen or chosen in values
 
 
-def _people(store: HistoryStore, ids: Sequence[str]) -> dict[str, list[str]]:
-    return {
-        name: sorted({each.label for each in of if each.label})
-        for name, of in store.annotations_of(ids).items()
-    }
-
-
-def _said_of(
-    store: HistoryStore, ids: Iterable[str], sought: str = ""
-) -> dict[str, tuple[int, str]]:
-    found = {
-        name: _said_in(stored.words, sought.split())
-        for name in ids
-        if (stored := store.call(name)) is not None
-    }
-    return {name: said for name, said in found.items() if said is not None}
-
-
-def _said_in(words: Sequence[WordsRow], sought: Sequence[str]) -> tuple[int, str] | None:
-    """The turn with most of the words and what was said around them; without words, the last that
-    the caller said.
-    """
-    texts = [
-        (row.turn, text)
-        for row in words
-        for text in ((row.user, row.assistant) if sought else (row.user,))
-        if text
-    ]
-    if not texts:
-        return None
-    if not sought:
-        turn, text = texts[-1]
-        return turn, text[-SNIPPET_CHARS:]
-    turn, text = max(
-        texts, key=lambda each: sum(word.casefold() in each[1].casefold() for word in sought)
-    )
-    place = max(
-        0,
-        min(
-            (at for word in sought if (at := text.casefold().find(word.casefold())) >= 0), default=0
-        )
-        - SNIPPET_CHARS // 2,
-    )
-    return turn, text[place : place + SNIPPET_CHARS]
+def _labels(of: Iterable[Annotation]) -> list[str]:
+    return sorted({each.label for each in of if each.label})

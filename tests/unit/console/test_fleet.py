@@ -26,8 +26,9 @@ def minutes(fleet: Fleet, at_ms: int = AT_MS, wanted: WantedCalls = EVERY_CALL) 
     return [each for _, each in fleet.agents.figures(wanted)[1]]
 
 
-def ended(name: str, reached: int, **more: Any) -> CallRow:
-    score = Progress(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, reached=reached, subgoals=4)
+def ended(name: str, reached: int, missing: int = 0, **more: Any) -> CallRow:
+    share = UNKNOWN if missing else reached / 4
+    score = Progress(share, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, reached, missing, subgoals=4)
     return call_row(
         name, labels=DESK, goals=Goals("g", "d", progress=score), state="closed", **more
     )
@@ -88,8 +89,9 @@ def test_goals_are_those_of_the_calls_that_closed_each_once() -> None:
     fleet.put_row(ended("a", 4, revision=2))
     fleet.put_row(ended("b", 1))
     fleet.put_row(call_row("goes on", goals=ended("c", 0).goals))
+    fleet.put_row(ended("withheld", 2, missing=2))
     newest = minutes(fleet)[-1]
-    assert newest.calls_judged == 2
+    assert (newest.calls_judged, newest.calls_unjudged) == (2, 1), "unknown is not zero"
     assert newest.progress == pytest.approx(5 / 8)
     assert Minute().figures().progress is None
 

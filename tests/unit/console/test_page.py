@@ -642,5 +642,5 @@ def test_a_turn_has_its_stages_and_scores_beside_its_words_also_where_words_are_
         "Turn 1 Language model 5.40 s of 5.90 s Not measured 0.50 s As it was measured "
         "model, until its tool call 5.40 s disputed: elevenlabs, by voice detector; pipecat says "
         "0.35 s "
-        "whole wait 5.90 s elevenlabs Conciseness 1"
+        "whole wait, as reported 5.90 s elevenlabs Conciseness 1"
     ) in text

@@ -12,6 +12,7 @@ import pytest
 
 from consumers.console.pages import Site
 from consumers.console.past import (
+    BESIDE,
     FACETS,
     PRESETS,
     LotsQuery,
@@ -35,8 +36,19 @@ from consumers.store.changes import (
     change_of,
 )
 from consumers.view.calls import ReportedCall
+from consumers.view.words import clock
 from schemas.closed_sets import UnscoredReason
-from schemas.rows import Goals, GoalsRow, Progress, SubgoalResult, Unscored, WordsRow
+from schemas.rows import (
+    Goals,
+    GoalsRow,
+    NotApplicable,
+    Progress,
+    SideSpeech,
+    Speech,
+    SubgoalResult,
+    Unscored,
+    WordsRow,
+)
 from tests.support.calls.console_calls import AT_MS, call_row, reported_rows, sounds, turn_row
 from tests.support.calls.report_calls import goal_set
 from tests.unit.console.test_pages import HOSTILE, Shape
@@ -118,6 +130,14 @@ def test_zero_is_zero_and_unknown_is_a_dash() -> None:
             },
             ["slow: median 1.90 s", "pay failed", "goals missed", "3 interruptions"],
         ),
+        (
+            {"outcome": "ended", "troubles": " goals_missed ", "missed_subgoals": ["a", "b", "c"]},
+            ["missed a and 2 more"],
+        ),
+        (
+            {"outcome": "ended", "troubles": " goals_missed ", "missed_subgoals": ["a"]},
+            ["missed a"],
+        ),
         ({"outcome": "ended", "troubles": " "}, []),
     ],
 )
@@ -182,6 +202,35 @@ def test_what_bad_calls_have_in_common_chooses_them() -> None:
     assert "More often" not in shown(asked=PastQuery(trouble="slow"))
 
 
+def test_a_version_of_several_agents_is_chosen_with_its_agent() -> None:
+    facets = {"version": [(f"desk{BESIDE}2", 5), (f"care{BESIDE}2", 3), (f"care{BESIDE}", 1)]}
+    page = shown(asked=PastQuery(), facets=facets, in_common=[("version", f"desk{BESIDE}2", 1, 0)])
+    assert '<a href="past?agent=desk&amp;version=2">desk 2</a> <b>5</b>' in page
+    assert "<span>care unknown</span> <b>1</b>" in page
+    assert 'href="past?agent=desk&amp;version=2">desk 2</a> 100 % (0 % of the others)' in page
+    chosen = shown(asked=PastQuery(version="2"), facets=facets)
+    assert '<a href="past?" aria-current="true">desk 2</a>' in chosen
+
+
+def test_calls_that_still_run_are_no_part_of_those_that_are_listed() -> None:
+    assert ">12 more calls</a> still run." in shown(running=12)
+    assert ">1 more call</a> still runs." in shown(running=1)
+    assert "still run" not in shown()
+
+
+def test_a_length_is_rounded_as_on_the_page_of_the_call() -> None:
+    cells = Cells(shown({"conversation_id": "a", "length_ms": 107_600})).cells
+    assert cells["Length"] == clock(108_000) == "1:48"
+
+
+def test_nothing_found_says_what_to_do_and_not_what_was_done() -> None:
+    assert "Look 30 days back" in shown(asked=PastQuery(agent="a"))
+    alarms = shown(asked=PastQuery(**PRESETS["False alarms"]))
+    assert "Look 30 days back" not in alarms
+    assert "callgauge call ID --label false-alarm" in alarms
+    assert "--label" not in shown(asked=PastQuery(since="30d"))
+
+
 def test_a_choice_that_no_call_has_can_be_taken_back() -> None:
     asked = PastQuery(agent="a, b")
     page = shown(asked=asked, facets={"agent": [("a, b", 0)]})
@@ -192,9 +241,9 @@ def test_the_words_that_were_found_lead_to_their_turn() -> None:
     page = shown(
         {"conversation_id": "a/b"},
         asked=PastQuery(text="REFUND"),
-        said={"a/b": (4, "a refund <now>")},
+        said={"a/b": (4, "agent", "a refund <now>")},
     )
-    assert '<a href="./calls/a%2Fb?turn=4">turn 4</a>' in page
+    assert '<a href="./calls/a%2Fb?turn=4">turn 4</a>, agent: <q>' in page
     assert "<mark>refund</mark> &lt;now&gt;" in page
     assert marked("a.c abc", "a.c") == [(True, "a.c"), (False, " abc")]
 
@@ -211,7 +260,12 @@ def test_no_text_becomes_markup(text: str) -> None:
         }
         asked = PastQuery(agent=name, where=name, since=name)
         found = PastFound(
-            [row], 1, 0, {facet: [(name, 1)] for facet in FACETS}, {name: (1, name)}, {name: [name]}
+            [row],
+            1,
+            0,
+            {facet: [(name, 1)] for facet in FACETS},
+            {name: (1, name, name)},
+            {name: [name]},
         )
         return Shape(past_page(SITE, asked, found, name))
 
@@ -374,6 +428,19 @@ def test_a_sentence_says_what_is_better_and_what_is_worse() -> None:
     assert "B is neither better nor worse." in comparison_page(SITE, (a, a))
 
 
+def test_a_greeting_that_came_sooner_is_no_praise_where_nobody_was_answered() -> None:
+    def call(name: str, first_word_ms: float, p50_ms: float | None) -> ReportedCall:
+        none = NotApplicable("nothing was heard")
+        side = SideSpeech(none, none, none, none)
+        speech = Speech(0.5, side, side, none, none, first_word_ms)
+        return reported_rows(call_row(name, state="closed", p50_ms=p50_ms, speech=speech))
+
+    muted = comparison_page(SITE, (call("a", 900.0, None), call("b", 500.0, None)))
+    assert "B is neither better nor worse." in muted
+    answered = comparison_page(SITE, (call("a", 900.0, 800.0), call("b", 500.0, None)))
+    assert "first word 0.40 s sooner" in answered
+
+
 def test_a_goal_that_is_not_known_is_neither_reached_nor_missed() -> None:
     a, b = with_goals("call-a", 1_000.0, 1, 2), with_goals("call-b", 1_000.0, 1, None)
     page = comparison_page(SITE, (a, b))
@@ -383,9 +450,9 @@ def test_a_goal_that_is_not_known_is_neither_reached_nor_missed() -> None:
 
 
 def test_each_version_is_a_row_that_chooses_what_is_compared() -> None:
-    means = {"p50_ms": 900.0, "unanswered_share": 0.25, "goals.progress.result": 0.0}
+    means = {"p50_ms": 900.0, "unanswered_share": 0.25, "success": 0.0}
     every = [
-        VersionCalls("desk", "3", 7, AT_MS, AT_MS + 86_400_000, means),
+        VersionCalls("desk", "3", 7, AT_MS, AT_MS + 86_400_000, means, judged=5, unjudged=2),
         VersionCalls("desk", "2", 40, AT_MS, AT_MS, {"cost_dollars": 0.02}),
         VersionCalls("desk", "", 3, AT_MS, AT_MS, {}),
         VersionCalls("care", "1", 5, AT_MS, AT_MS, {}),
@@ -406,7 +473,8 @@ def test_each_version_is_a_row_that_chooses_what_is_compared() -> None:
     assert (chosen.lots(), chosen.since) == ((Lot("desk", "2"), Lot("desk", "3")), "7d")
     assert not any("href" in each.partition("</th>")[0] for each in rows[1:]), "none came before"
     plain = [[re.sub(r"<[^>]*>", "", each) for each in row] for row in cells]
-    assert plain[0][1:8] == ["7", "0.90 s", "\u2013", "25 %", "\u2013", "0 %", "\u2013"]
+    all_goals = "0 % of 5 calls; 2 could not be judged"
+    assert plain[0][1:8] == ["7", "0.90 s", "\u2013", "25 %", "\u2013", all_goals, "\u2013"]
     assert plain[1][7] == "0.0200 $"
     assert plain[2][0] == "", "calls of no version are no side"
     assert plain[0][8] != plain[0][9]

@@ -349,6 +349,14 @@
     }
   }
 
+  // Without a mark there is nothing to compare; a browser that goes back keeps the marks.
+  const marks = document.querySelector('form[action="compare"]:has([type="checkbox"])');
+  if (marks) {
+    const follow = () => { marks.querySelector("button").disabled = !marks.querySelector(":checked"); };
+    marks.addEventListener("change", follow);
+    addEventListener("pageshow", follow);
+  }
+
   // What is copied.
   const copy = async (text) => {
     if (navigator.clipboard) { await navigator.clipboard.writeText(text); return; }

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from consumers.console.pages import Site
-from consumers.console.past import LotsQuery, PastQuery
+from consumers.console.past import BESIDE, LotsQuery, PastQuery
 from consumers.history.annotations import FromPeople
 from consumers.history.settings import HistorySettings
 from consumers.history.sqlite import Batch, SqliteHistory
@@ -77,6 +77,7 @@ def past(tmp_path: Path) -> StoredCalls:
     writer = SqliteHistory(tmp_path, writes=True)
     writer.write(batch([row for row, *_ in ENDED]))
     writer.write(batch(next_day, 2, **{"next-care": TRANSCRIPT}))
+    said.append(("well", Annotation(by="ben", at_ms=2, note="they were on hold")))
     writer.write(Batch([], [], {}, FromPeople(annotations=said)))
     writer.close()
     return StoredCalls(HistorySettings(folder=tmp_path))
@@ -88,6 +89,12 @@ def test_a_chosen_day_is_whole_however_long_ago_it_was(past: StoredCalls) -> Non
     found = past.find(PastQuery(day=day))
     assert found.total == past.find(PastQuery(day=day, since=SINCE)).total > 0
     assert past.find(PastQuery(day=day, since="1h")).total == 0, "who says since means it"
+
+
+def test_today_and_yesterday_are_days(past: StoredCalls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(past_calls, "wall_clock_ms", lambda: NOON_MS + DAY_MS)
+    assert set(names(past, day="today", since="")) == {"next-care", "next-desk"}
+    assert past.find(PastQuery(day="yesterday")).total == 8
 
 
 def names(past: StoredCalls, **asked: object) -> list[str]:
@@ -103,6 +110,7 @@ def test_the_worst_come_first_and_running_calls_stand_apart(past: StoredCalls) -
     assert ids[:4] == ["mute", "silent", "gave-up", "broke"]
     assert "runs" not in ids
     assert (found.total, found.running) == (10, 1)
+    assert past.find(PastQuery(since=SINCE, outcome="ended")).running == 0, "none of these runs"
     assert names(past, outcome="running") == ["runs"]
     assert set(names(past, outcome="hung_up,failed")) == {"gave-up", "broke"}
 
@@ -134,7 +142,11 @@ def test_facets_count_beside_what_they_choose(past: StoredCalls) -> None:
 def test_each_facet_chooses_the_calls_that_it_counts(past: StoredCalls) -> None:
     for facet, values in past.find(PastQuery(since=SINCE)).facets.items():
         for value, calls in (each for each in values if each[0]):
-            found = past.find(PastQuery.model_validate({"since": SINCE, facet: value}))
+            agent, beside, version = value.partition(BESIDE)
+            choice = {"agent": agent, "version": version} if beside else {facet: value}
+            if not all(choice.values()):  # a version that calls do not say chooses none
+                continue
+            found = past.find(PastQuery.model_validate({"since": SINCE, **choice}))
             assert (len(found.rows), found.total) == (calls, calls), (facet, value)
 
 
@@ -147,14 +159,15 @@ def test_pages_have_each_call_once(past: StoredCalls, monkeypatch: pytest.Monkey
     with pytest.raises(SetupError, match="no column 'color'"):
         names(past, sort="color")
     with pytest.raises(SetupError, match="expected a day"):
-        names(past, day="yesterday")
+        names(past, day="tomorrow")
 
 
 def test_the_words_that_were_sought_are_shown_with_their_turn(past: StoredCalls) -> None:
     words = next(row for row in call("next-care") if isinstance(row, WordsRow) and row.user)
     sought = max(words.user.split(), key=len).strip(".,?!")
     found = past.find(PastQuery(since=SINCE, text=sought))
-    turn, text = found.said["next-care"]
+    turn, who, text = found.said["next-care"]
+    assert who in {"caller", "agent"}
     assert sought.casefold() in text.casefold()
     said = [row for row in call("c") if isinstance(row, WordsRow)]
     assert turn == next(
@@ -163,7 +176,8 @@ def test_the_words_that_were_sought_are_shown_with_their_turn(past: StoredCalls)
     last = [row for row in said if row.user][-1]
     assert past.find(PastQuery(since=SINCE, said="last", agent="desk")).said["next-desk"] == (
         last.turn,
-        last.user[-160:],
+        "caller",
+        last.user,
     )
 
 
@@ -171,7 +185,8 @@ def test_the_table_has_all_pages(past: StoredCalls, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(past_calls, "ROWS", 3)
     asked = PastQuery(since=SINCE, page=2, sort="turns")
     head, *lines = past.table(asked, SITE, None).decode().splitlines()
-    assert head.startswith("conversation_id,first_known_ms,labels.agent,rank")
+    assert head.startswith("began,labels.agent,labels.version,outcome,why,page,conversation_id")
+    assert "rank" not in head.split(",")
     assert head.split(",") == [column.name for column in PAST_CALL_COLUMNS]
     assert len(lines) == 10
     assert past.table(PastQuery(since=SINCE, label="false-alarm"), SITE, None).count(b"\n") == 3
@@ -195,6 +210,8 @@ def test_the_table_says_what_the_page_says_and_where_it_is(
     assert lines(past)["broke"]["annotations"] == "false-alarm"
     assert "failed: agent error" in lines(past)["broke"]["why"]
     assert lines(past)["mute"]["ended"] == "", "nothing said when"
+    assert lines(past)["well"]["notes"] == "they were on hold"
+    assert lines(past, None)["well"]["notes"] == "", "words are hidden"
     elsewhere = StoredCalls(HistorySettings(folder=tmp_path), "https://calls.example/console")
     assert lines(elsewhere)["next-care"]["page"] == "https://calls.example/console/calls/next-care"
 
