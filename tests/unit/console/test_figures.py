@@ -108,6 +108,17 @@ def test_the_longest_wait_says_its_anchor_and_its_status() -> None:
     assert final.why[1] == ("Status", "final: the call is over")
 
 
+def test_a_long_wait_names_the_tool_that_took_most_of_it() -> None:
+    def said(run_ms: int) -> str:
+        use = ToolUse(0, "find_outage", ToolOutcome.SUCCESS, run_ms, 1)
+        turn = turn_row(1, wait_ms=8_000.0, anchor=Anchor.VAD, tools=(use,))
+        return verdict(reported_rows(call_row(state="closed", turn=1), turn))
+
+    assert "the longest 8.00 s (find_outage 6.71 s) in turn 1" in said(6_710)
+    for other_ms in (3_000, 9_000):  # the lesser part, or a run that went on behind the answer
+        assert "the longest 8.00 s in turn 1" in said(other_ms)
+
+
 def test_interruptions_are_judged_by_who_did_it_and_how_often() -> None:
     def by(user: int, assistant: int) -> Tile:
         return tile(

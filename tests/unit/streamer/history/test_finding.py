@@ -3,6 +3,7 @@ time that was asked for.
 """
 
 import json
+import re
 from io import StringIO
 from pathlib import Path
 
@@ -13,10 +14,10 @@ from consumers.history.search import COLUMNS, Condition
 from consumers.history.sqlite import SqliteHistory
 from consumers.runtime.process import SetupError
 from schemas.columns import CALL_COLUMNS, flat
-from schemas.rows import CallRow
-from streamer.history.finding import calls_table
+from schemas.rows import CallRow, WordsRow
+from streamer.history.finding import SNIPPET_CHARS, _said_in, calls_table
 from streamer.recordings.files import SAMPLE
-from tests.unit.history.test_store import NOON_MS, call
+from tests.unit.history.test_store import NOON_MS, TRANSCRIPT, batch, call
 from tests.unit.streamer.command_line import command
 
 
@@ -62,8 +63,40 @@ def test_an_empty_history_has_no_other_times(
 ) -> None:
     SqliteHistory(tmp_path, writes=True).close()
     assert command(monkeypatch, capsys, "history")("find", "--folder", tmp_path).err.endswith(
-        "is like that.\n"
+        "is like that. There is no call in it yet.\n"
     )
+
+
+def test_words_that_were_found_are_told_with_who_said_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer = SqliteHistory(tmp_path, writes=True)
+    writer.write(batch(call("c", NOON_MS), c=TRANSCRIPT))
+    writer.close()
+    run = command(monkeypatch, capsys, "history")
+    find = ("find", "--folder", tmp_path, "--since", "2000-01-01")
+    words = next(row for row in call("c", NOON_MS) if isinstance(row, WordsRow) and row.user)
+    sought = max(words.user.split(), key=len).strip(".,?!")
+    said = run(*find, "--text", sought).out.splitlines()[-1]
+    assert re.match(r"c, turn \d+, (caller|agent): ", said)
+    assert sought.casefold() in said.casefold()
+    assert ", turn " not in run(*find).out
+    assert ", turn " not in run(*find, "--text", sought, "--csv").out
+
+
+def test_a_quote_goes_from_word_to_word() -> None:
+    text = " ".join(f"word{number}" for number in range(100))
+    rows = [WordsRow(conversation_id="c", turn=2, user=text, assistant="yes")]
+    turn, who, last = _said_in(rows, []) or (0, "", "")
+    assert (turn, who) == (2, "caller")
+    assert last.startswith("\u2026 word")
+    assert last.endswith("word99")
+    _, _, found = _said_in(rows, ["word50"]) or (0, "", "")
+    assert re.fullmatch(r"\u2026 (word\d\d )+\u2026", found)
+    assert "word50" in found
+    assert max(len(last), len(found)) <= SNIPPET_CHARS + len("\u2026 " * 2)
+    assert _said_in([WordsRow(conversation_id="c", turn=1, user="x" * 500)], [])
+    assert _said_in([], []) is None
 
 
 @pytest.mark.parametrize(

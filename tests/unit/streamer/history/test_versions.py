@@ -30,8 +30,18 @@ from consumers.store.changes import (
     more_calls,
     more_calls_in_words,
 )
-from schemas.closed_sets import CloseReason
-from schemas.rows import CallRow, Goals, GoalsRow, Labels, Progress, Row, SubgoalResult, Waiting
+from schemas.closed_sets import CloseReason, UnscoredReason
+from schemas.rows import (
+    CallRow,
+    Goals,
+    GoalsRow,
+    Labels,
+    Progress,
+    Row,
+    SubgoalResult,
+    Unscored,
+    Waiting,
+)
 from streamer.history.comparison import lot_given, lots_compared, versions_in
 from streamer.roles.past_calls import StoredCalls
 from streamer.trials.calls import NewestRows, Versus
@@ -190,7 +200,7 @@ def test_the_list_of_versions_has_the_figures_of_the_comparison(
         assert (seen.agent, seen.version, seen.calls) == ("desk", LOTS[place].version, CALLS // 2)
         began_ms = [row.first_known_ms for row in call_rows(calls)]
         assert (seen.first_ms, seen.last_ms) == (min(began_ms), max(began_ms))
-        for name in ("p50_ms", "p95_ms", "ended_badly", "goals.progress.result"):
+        for name in ("p50_ms", "p95_ms", "ended_badly", "success"):
             means = change(found, name).before, change(found, name).after
             assert seen.means[name] == pytest.approx(means[place])
         assert seen.means["unanswered_share"] == pytest.approx(0.25 / 3), "of three turns each"
@@ -313,6 +323,23 @@ def test_versions_are_in_order_and_unknown_ones_are_left_out(tmp_path: Path) -> 
         versions = versions_in(store, 0, 2**53)
     names_of = [each.version for each in versions if each.agent == "desk"]
     assert names_of == ["10", "9", "2.10", "2.9", "1"], "the newest first"
+
+
+def test_versions_say_of_how_many_calls_goals_are_known(folder: Path) -> None:
+    unknown = Unscored(UnscoredReason.NO_TURN_JUDGED)
+    score = Progress(*[unknown] * 5, reached=1, missing=1, subgoals=2)
+    rows = call(99, "2")
+    row = rows[-1]
+    assert isinstance(row, CallRow)
+    assert row.goals is not None
+    withheld = structs.replace(row.goals, progress=score, success_final_turn=unknown)
+    with closing(SqliteHistory(folder, writes=True)) as store:
+        store.write(batch([rows[0], structs.replace(row, goals=withheld)]))
+        newest, before = versions_in(store, 0, 2**53)
+    assert (newest.calls, newest.judged, newest.unjudged) == (21, 20, 1)
+    assert (before.judged, before.unjudged) == (20, 0)
+    reached = [each.goals.success_final_turn for each in call_rows(VERSION_2) if each.goals]
+    assert newest.means["success"] == pytest.approx(mean(float(str(each)) for each in reached))
 
 
 def test_a_lot_is_told_by_names_and_values() -> None:
