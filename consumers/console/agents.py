@@ -392,7 +392,7 @@ class Agents:
         found = []
         for key in dict.fromkeys([*sums, *told]):
             if isinstance(key, tuple):
-                found.append(self._look(key, sums.get(key, _NOTHING), now_ms))
+                found.append(self._look(key, sums.get(key) or _Sums(), now_ms))
                 yield
         self.now, self.at_ms = sorted(found, key=_worst_first), now_ms
 

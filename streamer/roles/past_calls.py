@@ -411,7 +411,7 @@ def _facet_values(name: str, value: Flat) -> Sequence[str]:
     if name == "trouble":
         return str(value or "").split()
     if name == "tool":
-        return str(value).strip(", ").split(", ") if value else ()
+        return [each for each in str(value or "").split(", ") if each]
     if name == "day" and isinstance(value, int):
         return [datetime.fromtimestamp(value / 1_000, UTC).date().isoformat()]
     return ["" if value is None else str(value)]
