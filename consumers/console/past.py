@@ -190,6 +190,7 @@ ASKED_COLUMNS: Final = (
         "labels.environment",
     ),
     *(
+        "began_ms",
         "waiting.turn",
         "errors.number",
         "errors.component",
@@ -201,6 +202,13 @@ ASKED_COLUMNS: Final = (
     ),
 )
 """What is read of each call of the page."""
+
+
+def began_ms(call: Mapping[str, Any]) -> int:
+    """When it began by its own events, in epoch ms; where they have no time, when the first of them
+    came. Calls that are imported or sent late came later than they began.
+    """
+    return int(call.get("began_ms") or call.get("first_known_ms") or 0)
 
 
 def why(call: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -367,7 +375,7 @@ def _row(
         "id": conversation_id,
         "short_id": conversation_id[-ID_CHARS:],
         "href": site.call_href(conversation_id),
-        "began": day_and_time(call.get("first_known_ms") or 0),
+        "began": day_and_time(began_ms(call)),
         "more": ", ".join(str(each) for each in labels if each not in {None, "unknown"}),
         "chips": list(why(call)),
         "cells": [

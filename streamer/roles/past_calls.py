@@ -18,6 +18,7 @@ from consumers.console.past import (
     PastQuery,
     Usual,
     Versions,
+    began_ms,
     why,
 )
 from consumers.history.opening import opened
@@ -72,7 +73,7 @@ def _utc(ms: Flat) -> str | None:
     return None if ms is None else f"{shown_moment(int(ms)).replace(' ', 'T')}Z"
 
 
-_Line = Mapping[str, Flat]
+_Line = Mapping[str, Any]
 
 
 def _as_it_is(name: str) -> Computed[_Line]:
@@ -88,8 +89,8 @@ PAST_CALL_COLUMNS: Sequence[Computed[_Line]] = (
     Computed(
         "began",
         "text",
-        "`first_known_ms` in UTC, by ISO 8601",
-        lambda line: _utc(line["first_known_ms"]),
+        "`began_ms` in UTC, by ISO 8601; without it `first_known_ms`",
+        lambda line: _utc(began_ms(line)),
     ),
     *map(_as_it_is, _FIRST),
     Computed(

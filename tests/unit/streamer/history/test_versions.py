@@ -327,7 +327,7 @@ def test_versions_are_in_order_and_unknown_ones_are_left_out(tmp_path: Path) -> 
 
 def test_versions_say_of_how_many_calls_goals_are_known(folder: Path) -> None:
     unknown = Unscored(UnscoredReason.NO_TURN_JUDGED)
-    score = Progress(*[unknown] * 5, reached=1, missing=1, subgoals=2)
+    score = Progress(unknown, unknown, unknown, unknown, unknown, reached=1, missing=1, subgoals=2)
     rows = call(99, "2")
     row = rows[-1]
     assert isinstance(row, CallRow)
