@@ -258,7 +258,7 @@ def test_the_body_is_what_opentelemetry_reads(parent: str | None) -> None:
     assert dict(counted) == {"sent": len(events)}
 
 
-def test_an_endpoint_that_is_away_delays_nothing_and_every_event_is_counted(
+def test_of_an_endpoint_that_is_away_every_event_is_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(evaluations, "MAX_QUEUED", 10)
