@@ -663,9 +663,9 @@ def _flipped_href(lot: Lot, of: SubgoalChange) -> str:
     """Where the calls of a lot are listed that came out otherwise than most of the first one, among
     others with the same goal set.
     """
-    trouble = "goals_missed" * round(of.change.before or 0)
-    asked = PastQuery(**lot._asdict(), goal_set=of.goal_set, trouble=trouble)
-    return f"past{asked.query(since=lot.since or USUAL_SINCE)}"
+    missed = "goals_missed" * round(of.change.before or 0)
+    fields = lot._asdict() | {"since": lot.since or USUAL_SINCE, "trouble": missed}
+    return f"past{PastQuery(**fields, goal_set=of.goal_set).query()}"
 
 
 def _change(measure: ComparedMeasure, change: Change, hrefs: Sequence[str]) -> dict[str, Any]:

@@ -310,6 +310,17 @@ def test_a_figure_leads_to_its_calls_the_worst_first() -> None:
     assert past_href(Lot()) == "past?since=30d"
 
 
+def test_the_calls_that_flipped_and_are_not_named_are_among_those_behind_a_link() -> None:
+    lots = Lot("desk", "1"), Lot("desk", "2")
+    for before, more in ((1.0, {"trouble": "goals_missed"}), (0.0, {})):
+        of = SubgoalChange("pay", "g", change_of("g", [before], [1 - before]), ["a"], 17)
+        found = Comparison(lots, (1, 18), [change_of("p50_ms", [1.0], [2.0])], [of])
+        page = versions_page(SITE, LotsQuery(), Versions(found, [], lots), "")
+        (href,) = re.findall(r'<a href="past\?([^"]*)">and 17 more</a>', page)
+        asked = {"agent": "desk", "version": "2", "since": "30d", "goal_set": "pay"}
+        assert dict(parse_qsl(html.unescape(href))) == asked | more
+
+
 def two_calls(**of_b: Any) -> tuple[ReportedCall, ReportedCall]:
     """A of two turns, and B of one."""
     said: dict[str, Any] = {"user": "hello <b>", "assistant": "good day"}
