@@ -39,9 +39,9 @@ TICK_SECONDS: Final = 0.5
 """Time between two ticks while a call is open."""
 BATCH_RECORDS: Final = 250
 """Records of the log that are read at once."""
-GATHER_SECONDS: Final = 0.05
+GATHER_SECONDS: Final = 0.02
 """How long records gather before they are read: to wake up, to write and to show costs the same for
-one and for fifty.
+one and for twenty.
 """
 RETRY_SECONDS: Final = 1.0
 """Pause after a write that the disk refused."""
