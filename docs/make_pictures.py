@@ -41,7 +41,7 @@ MAX_PICTURE_BYTES: Final = {".png": 150_000, ".gif": 400_000}
 """Largest picture of each kind: README loads them all."""
 DEMO_SECONDS: Final = 70
 """Until the demo has an interruption, reached goals and the bad version in trouble on its screen, and
-the calls of yesterday.
+the calls of the last 24 hours.
 """
 SHOWN_SECONDS: Final = 14
 """The end of them, which the moving picture shows, a frame a second."""

@@ -517,8 +517,8 @@ _SLOW: Final = frozenset({TroubleKind.SLOW, TroubleKind.VERY_SLOW})
 
 
 def _mostly(wrong: Counter[_Wrong], held: _Wrong) -> _Wrong:
-    """What most calls suffer: it stays what it was, unless something else is that of more than
-    twice as many. Where answers are slow, one silence is a wait for the next of them.
+    """Returns what most calls suffer. It stays what it was, unless more than twice as many suffer
+    something else. Where answers are slow, one silence is a wait for the next of them.
     """
     kinds: Counter[TroubleKind | None] = Counter()
     stages: Counter[Stage | None] = Counter()

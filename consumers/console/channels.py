@@ -16,7 +16,7 @@ text of JSON (`encoded`).
 """
 _Shown = TypeVar("_Shown", str, list[str])
 _Known = tuple[_Shown, int]
-"""What is shown, and since which version."""
+"""A part that is shown, and the version in which it changed last."""
 MAX_EVENTS: Final = 8
 """Events of one version that are kept, one for each version that readers come from."""
 

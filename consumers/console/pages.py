@@ -323,8 +323,8 @@ def _is_chosen(each: AgentNow, wanted: WantedCalls) -> bool:
 
 
 def _doubt(now: AgentNow) -> str:
-    """What speaks against a version of which too few calls are in trouble to call it bad; empty for
-    nothing.
+    """Says why a version may be bad while too few of its calls are in trouble to call it so; empty
+    without a reason.
     """
     if now.bad_since_ms is not None:
         return ""

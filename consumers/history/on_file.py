@@ -27,7 +27,7 @@ from schemas.rows import DECODED, StoredRow
 from schemas.topics import ANNOTATIONS_TOPIC, TRANSCRIPTS_TOPIC
 
 TOPICS: Final = (*DECODED, TRANSCRIPTS_TOPIC, ANNOTATIONS_TOPIC)
-"""What is read."""
+"""The topics that history reads."""
 MAX_BATCH_RECORDS: Final = 1_000
 """Records of a topic in one transaction."""
 PAUSE_SECONDS: Final = 0.5

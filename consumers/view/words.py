@@ -230,7 +230,7 @@ _CAUSES: Final = {
 
 
 def note_in_words(note: Note) -> str:
-    """What the agent's framework notes, after the number of the turn."""
+    """Says what the agent's framework notes; it stands after the number of the turn."""
     match note.what:
         case "handoff":
             return (
@@ -336,8 +336,8 @@ def shortened(text: str, most: int = MOST_CHARS) -> str:
 
 
 def json_text(text: str) -> str:
-    """What a tool was given or answered, on indented lines; as it is where it is no JSON, because
-    it was cut.
+    """Writes what a tool was given or answered on indented lines. A text that is no JSON, because
+    it was cut, stays as it is.
 
     Example:
         >>> json_text('{"a":1}').splitlines(), json_text('{"a":')

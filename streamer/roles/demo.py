@@ -39,9 +39,9 @@ from streamer.roles.demo_story import (
     TRIED_BY,
     USUAL_VERSION,
     Step,
+    last_day,
     live_calls,
     tell,
-    yesterday,
 )
 from streamer.roles.serving import OneMachine
 from streamer.roles.serving_command import sends_a_call
@@ -134,7 +134,8 @@ class LogPublisher:
             await asyncio.gather(*self._waiting)
 
 
-# Calls of the last 24 hours: brought into history in the background, as `history import` brings recordings.
+# Calls of the last 24 hours: brought into history in the background, as `history import` brings
+# recordings.
 
 CALLS_AT_ONCE: Final = 5
 """Calls that are scored and written in one step."""
@@ -152,13 +153,13 @@ def keep(store: SqliteHistory, calls: Sequence[Imported]) -> None:
     importing.flush()
 
 
-async def bring_yesterday(machine: OneMachine, settings: Settings, seed: int, now_ms: int) -> int:
-    """Brings the calls of the last 24 hours into the history of a machine that is ready; returns how many
-    there are.
+async def bring_last_day(machine: OneMachine, settings: Settings, seed: int, now_ms: int) -> int:
+    """Brings the calls of the last 24 hours into the history of a machine that is ready; returns
+    how many there are.
     """
     goals = await asyncio.to_thread(read_recorded_goals, SIMULATED_GOALS)
     plan = plan_from(settings, goals, writes_transcripts=settings.history.words)
-    calls, brought = yesterday(seed, now_ms), 0
+    calls, brought = last_day(seed, now_ms), 0
 
     def some() -> tuple[list[Imported], float]:
         began_seconds = time.thread_time()
@@ -331,7 +332,7 @@ class Demo:
             telling = tell(partial(self._tell, machine), began_seconds)
             await first_of(
                 over_after(seconds),
-                _all_of(playing, telling, self._bring_yesterday(machine, now_ms)),
+                _all_of(playing, telling, self._bring_last_day(machine, now_ms)),
                 showing,
             )
         finally:
@@ -357,8 +358,8 @@ class Demo:
         self._say(f"{said} See {self._page_url}{step.view}")
         machine.console.fleet.note = said
 
-    async def _bring_yesterday(self, machine: OneMachine, now_ms: int) -> None:
-        brought = await bring_yesterday(machine, self._settings, self._seed, now_ms)
+    async def _bring_last_day(self, machine: OneMachine, now_ms: int) -> None:
+        brought = await bring_last_day(machine, self._settings, self._seed, now_ms)
         self._say(
             f"{brought} calls of the last 24 hours are there: {self._page_url}past   "
             f"{USUAL_VERSION} and {TRIED} of {TRIED_BY}: {self._page_url}versions"

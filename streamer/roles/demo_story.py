@@ -202,7 +202,7 @@ class Lot(NamedTuple):
     troubles: tuple[IncidentName, ...] = ()
 
 
-YESTERDAY: Final = (
+LAST_DAY: Final = (
     Lot(TRIED_BY, "larkwing", USUAL_VERSION, 45),
     Lot(TRIED_BY, "larkwing-holidays", USUAL_VERSION, 35),
     Lot(TRIED_BY, "larkwing", TRIED, 25, (9, 4), ("tts_slow",)),
@@ -217,7 +217,7 @@ mute at last.
 """
 
 
-def yesterday(seed: int, now_ms: int) -> Iterator[SimulatedCall]:
+def last_day(seed: int, now_ms: int) -> Iterator[SimulatedCall]:
     """The calls of the last 24 hours, in the order in which they began, made lazily.
 
     Args:
@@ -227,11 +227,11 @@ def yesterday(seed: int, now_ms: int) -> Iterator[SimulatedCall]:
     rng = random.Random(f"yesterday {seed}")  # noqa: S311 - play, not secrets
     begun = sorted(
         (now_ms - round(rng.uniform(*lot.hours_ago) * HOUR_MS), place)
-        for place, lot in enumerate(YESTERDAY)
+        for place, lot in enumerate(LAST_DAY)
         for _ in range(lot.calls)
     )
     for start_ms, place in begun:
-        lot = YESTERDAY[place]
+        lot = LAST_DAY[place]
         yield simulate_call(
             rng.getrandbits(40),
             start_ms=start_ms,

@@ -248,7 +248,7 @@ class StoredCalls:
             row
             | {
                 "annotations": " ".join(_labels(people.get(name, ()))),
-                "notes": "; ".join(each.note for each in people.get(name, ()) if each.note)
+                "notes": redact("; ".join(each.note for each in people.get(name, ()) if each.note))
                 if redact
                 else None,
                 "last_words": last_words.get(name),

@@ -238,7 +238,7 @@ _EVA_RULES: Final = {
     "eva_conversation_correctly_finished": "EVA's own rule: 0 only if the call ended because nobody "
     "was heard any more, and the caller was the last to speak; a caller who hangs up counts as 1"
 }
-"""What is said beside a metric of EVA's whose name lets people expect something else."""
+"""A remark stands beside a metric of EVA's whose name lets people expect something else."""
 
 
 def _kind(value: Value) -> str:

@@ -1,5 +1,5 @@
 """The story of the demo: its steps come in time, its calls are those of the version that is
-deployed, and yesterday's calls say which version is worse.
+deployed, and the calls of the last 24 hours say which version is worse.
 """
 
 import dataclasses
@@ -28,18 +28,18 @@ from streamer.roles.demo_story import (
     BAD,
     GOOD,
     IN_TROUBLE,
+    LAST_DAY,
     LINES,
     PRICES,
     STORY,
     TRIED,
     TRIED_BY,
     USUAL_VERSION,
-    YESTERDAY,
     Step,
     _as_deployed,
+    last_day,
     live_calls,
     tell,
-    yesterday,
 )
 from streamer.sources.simulator.profile import DOMAINS
 from streamer.sources.simulator.traffic import SimulatedCall, simulate_call
@@ -168,11 +168,11 @@ def test_the_head_start_of_the_demo_is_well_and_has_something_of_everything(
     assert seen["dead_air"] == 0
 
 
-# Yesterday.
+# The last 24 hours.
 
 
-def test_yesterdays_calls_are_of_the_last_day_and_named() -> None:
-    calls = list(yesterday(DEMO_SEED, STORY_MS))
+def test_past_calls_are_of_the_last_day_and_named() -> None:
+    calls = list(last_day(DEMO_SEED, STORY_MS))
     began_ms = [each.call.control[0]["timestamp"] for each in calls]
     assert began_ms == sorted(began_ms)
     assert began_ms[0] > STORY_MS - DAY_MS
@@ -182,7 +182,7 @@ def test_yesterdays_calls_are_of_the_last_day_and_named() -> None:
         for each in calls
     )
     wanted: Counter[tuple[str, ...]] = Counter()
-    for lot in YESTERDAY:
+    for lot in LAST_DAY:
         wanted[lot.agent, lot.tenant, lot.version] += lot.calls
     assert found == wanted
     assert found.total() == 200
@@ -194,7 +194,7 @@ def test_yesterdays_calls_are_of_the_last_day_and_named() -> None:
 def test_an_agent_greets_with_the_name_of_its_tenant() -> None:
     greetings = {domain.agent: domain.greeting.casefold() for domain in DOMAINS}
     tenants = {(line.agent, line.tenant) for line in LINES}
-    tenants |= {(lot.agent, lot.tenant) for lot in YESTERDAY}
+    tenants |= {(lot.agent, lot.tenant) for lot in LAST_DAY}
     several = [each for each in sorted(tenants) if each[0] in {IN_TROUBLE, TRIED_BY}]
     assert len(several) == 4
     for agent, tenant in several:
@@ -204,7 +204,7 @@ def test_an_agent_greets_with_the_name_of_its_tenant() -> None:
 def test_the_bad_version_was_slower_and_reached_its_goals_less_often(tmp_path: Path) -> None:
     of_agent = [
         (each.call.control[0]["version"], each)
-        for each in yesterday(DEMO_SEED, STORY_MS)
+        for each in last_day(DEMO_SEED, STORY_MS)
         if each.call.control[0]["agent"] == TRIED_BY
     ]
     some = [each for version, each in of_agent if version == TRIED]
