@@ -139,7 +139,7 @@ class GoalProgress:
             keeps_trials=rules.include_judge_explanation
         )
         self._places = {subgoal.id: place for place, subgoal in enumerate(goal_set.subgoals)}
-        self._turns = JudgedTurns(rows.redactor)
+        self._turns = JudgedTurns(rows.redactor, asks_judge=rules.asks_judge)
         self._verdicts: dict[int, dict[int, _Verdict]] = {}
         self._undecidable: dict[int, UnscoredReason] = {}
         self._words = SteadyWords(rules)

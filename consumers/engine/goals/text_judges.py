@@ -137,15 +137,16 @@ class JudgedTurns:
 
     Attributes:
         facts: Facts of each turn as last seen.
-        transcripts: Each turn as a judge reads it.
+        transcripts: Each turn as a judge reads it; none where no judge is asked.
         inputs: By turn, a hash of all words and tools up to it: what a judge is asked about.
     """
 
-    def __init__(self, redactor: CallRedactor) -> None:
+    def __init__(self, redactor: CallRedactor, *, asks_judge: bool = True) -> None:
         self.facts: dict[int, TurnFacts] = {}
         self.transcripts: dict[int, tuple[TranscriptItem, ...]] = {}
         self.inputs: dict[int, str] = {}
         self._redactor = redactor
+        self._asks_judge = asks_judge
 
     def look(self, live: LiveCall, first: int, last: int) -> set[int]:
         """Reads the turns from `first` to `last` again; returns those with other words or tools
@@ -156,8 +157,9 @@ class JudgedTurns:
             before = self.facts.get(turn)
             self.facts[turn] = facts
             if before is None or before.content_hash != facts.content_hash:
-                self.transcripts[turn] = transcript_of(turn, facts, self._redactor)
                 changed.add(turn)
+                if self._asks_judge:  # to redact costs more than all else of a turn
+                    self.transcripts[turn] = transcript_of(turn, facts, self._redactor)
         return changed
 
     def drop(self, turn: int) -> bool:
