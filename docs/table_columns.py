@@ -57,7 +57,7 @@ SOURCES: Final = {
     "callgauge": "conversation_id turn turns revision known_ms status state "
     "news code_version partition "
     "first_place last_place "
-    "first_known_ms through_turn unscored_turns left_out",
+    "first_known_ms last_known_ms through_turn unscored_turns left_out",
 }
 """Where the columns of a field come from, by the source."""
 _SOURCE_OF: Final = {name: source for source, names in SOURCES.items() for name in names.split()}

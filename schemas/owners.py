@@ -29,6 +29,7 @@ class PartitionRow(BaseModel):
             record of the oldest open call.
         first_known_ms: Known time there.
         known_ms: Known time at the place.
+        event_ms: The broker's time of the newest event in front of it; 0 without any.
         version: Version of code and settings with which the values of the open calls were decided;
             empty while they are published once again.
         base: What is added to revisions, because the log was recreated and its places begin again;
@@ -46,6 +47,7 @@ class PartitionRow(BaseModel):
     first_known_ms: int
     known_ms: int
     version: str
+    event_ms: int = 0
     base: _Offset = 0
     cut: _Offset = 0
     evicted: dict[str, _Offset] = Field(default_factory=dict)

@@ -745,6 +745,7 @@ class CallRow(Struct, omit_defaults=True, kw_only=True, tag_field="row", tag="ca
         first_place: Offset in `events` of its first record.
         last_place: Offset in `events` of the last record that was folded.
         first_known_ms: The broker's time of its first record.
+        last_known_ms: The broker's time of its last event so far.
         began_ms: The time of its first event, on its own clock; None for a call without a time.
         ended_ms: The time of its last event, on its own clock; once it is closed.
         traceparent: The span that the call is in, if the call says it.
@@ -811,6 +812,7 @@ class CallRow(Struct, omit_defaults=True, kw_only=True, tag_field="row", tag="ca
     first_place: int = 0
     last_place: int = 0
     first_known_ms: int = 0
+    last_known_ms: int = 0
     began_ms: int | None = None
     ended_ms: int | None = None
     traceparent: str | None = None

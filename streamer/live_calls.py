@@ -13,6 +13,7 @@ from rich.live import Live
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.kafka.ranges import STALL_SECONDS, onlooker
 from consumers.runtime.process import first_of, wall_clock_ms
+from consumers.view.words import counted
 from schemas.owners import row_in
 from schemas.rows import CallRow, GoalsRow, Row, RowError, decode
 from schemas.scores.running import (
@@ -118,7 +119,9 @@ class CallsOnScreen:
                         if isinstance(record.value, bytes):
                             self.read_record(record.value)
                         elif (of_partition := row_in(record.headers)) is not None:
-                            self.known.take_partition(record.partition, of_partition.known_ms)
+                            self.known.take_partition(
+                                record.partition, of_partition.known_ms, of_partition.event_ms
+                            )
                 if self.caught_up.is_set():
                     continue
                 # By position, not by record: a transaction's marker has an offset and is no record.
@@ -208,7 +211,7 @@ def headline(watched: CallsOnScreen, shown: ShownCalls, place: str) -> str:
         f", {watched.table.calls_dropped} calls left out" if watched.table.calls_dropped else ""
     )
     ended = f", {shown.ended_badly} ended badly" if shown.ended_badly else ""
-    counts = f"{shown.running} calls running, {shown.bad} in trouble{ended}"
+    counts = f"{counted(shown.running, 'call')} running, {shown.bad} in trouble{ended}"
     parts = (shown.age, counts) if shown.is_stale else (counts, shown.age)
     return f"{', '.join(parts)}, {place}{unreadable}{dropped}"
 

@@ -34,7 +34,6 @@ from consumers.engine.goals.questions import Voting, grade_of
 from consumers.engine.redaction.redactor import Redactor
 from consumers.history.opening import opened
 from consumers.history.search import CallSearch, Condition
-from consumers.history.settings import HistorySettings
 from consumers.measures.own import Measure
 from consumers.runtime.process import wall_clock_ms
 from schemas.columns import CALL_COLUMNS, TURN_COLUMNS, Column, Flat, flat
@@ -55,6 +54,7 @@ from streamer.recordings.elements import element_at
 from streamer.recordings.files import At, RecordedCall, RecordingError
 from streamer.recordings.places import RecordedFiles
 from streamer.recordings.reader import goals_for, read_call, read_recordings
+from streamer.served_folder import history_in
 from streamer.settings.listing import settings_from
 from streamer.sources.replay import compact_json
 from streamer.time_bounds import moment_given
@@ -79,17 +79,19 @@ def past_calls(
         until: The end of the period; None for now.
         where: Conditions that all must hold, such as `p95_ms > 3000`.
         text: Words that must all have been said.
-        folder: The folder of history; None for what the settings say, which may be ClickHouse.
+        folder: The folder of history or of `callgauge serve`; None for what the settings say, which
+            may be ClickHouse.
         config: A settings file; None for the variables and defaults.
 
     Raises:
         OperatorError: A condition cannot be understood, or history cannot be read.
     """
-    settings = settings_from(None if config is None else Path(config)).history
+    settings = settings_from(None if config is None else Path(config))
+    there = history_in(None if folder is None else Path(folder), settings)
     end_ms = wall_clock_ms() + 1 if until is None else moment_given(until)
     conditions = [Condition.parse(each) for each in where]
     question = CallSearch(moment_given(since), end_ms, conditions, text.split(), most=None)
-    with opened(settings if folder is None else HistorySettings(folder=Path(folder))) as store:
+    with opened(there) as store:
         return [dict(row) for row in store.find(question)]
 
 

@@ -90,7 +90,7 @@ async def watch_in(watched: CallsOnScreen, settings: Settings, folder: Path) -> 
             since_ms = newest_ms
             with contextlib.suppress(LogFileError), reading(folder) as log_file:
                 if (reached := log_file.row) is not None:
-                    watched.known.take_partition(0, reached.known_ms)
+                    watched.known.take_partition(0, reached.known_ms, reached.event_ms)
             watched.caught_up.set()
             await asyncio.sleep(LOOK_SECONDS)
     finally:

@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 
 from schemas.rows import CallRow, Labels, TurnRow, number
 from schemas.scores.latency_stages import Stage
-from schemas.scores.running import ShownCall, WantedCalls
+from schemas.scores.running import ShownCall, WantedCalls, heard_ms
 from schemas.scores.trouble import TroubleKind, bad_end
 from schemas.units import MINUTE_MS
 
@@ -69,9 +69,9 @@ class Minute:
         waits: Number of answers by their wait, in steps of `WAIT_STEP_MS`.
         unanswered: Turns without an answer.
         ended_badly: Calls that ended badly.
-        judged: Calls that closed with goals and a verdict on each of them.
-        unjudged: Calls that closed with goals of which some could not be judged.
-        progress: Sum of the progress of those that were judged.
+        judged: Calls with goals that closed, and of which it is known whether they reached all.
+        unjudged: Other calls with goals that closed.
+        successes: Calls that closed and reached all goals.
         running: Calls that ran.
         in_trouble: How many of them were in trouble.
     """
@@ -81,7 +81,7 @@ class Minute:
     ended_badly: int = 0
     judged: int = 0
     unjudged: int = 0
-    progress: float = 0.0
+    successes: int = 0
     running: int = 0
     in_trouble: int = 0
 
@@ -113,7 +113,7 @@ class Minute:
             wait_p95_ms=self.wait_ms(95),
             calls_judged=self.judged,
             calls_unjudged=self.unjudged,
-            progress=self.progress / self.judged if self.judged else None,
+            success=self.successes / self.judged if self.judged else None,
         )
 
 
@@ -139,9 +139,10 @@ class Figures(Struct, frozen=True, kw_only=True):
         turns_unanswered: Turns without an answer.
         wait_p50_ms: Median of these waits.
         wait_p95_ms: The wait that 95 % of them do not exceed.
-        calls_judged: Calls that closed with goals and a verdict on each of them.
-        calls_unjudged: Calls that closed with goals of which some could not be judged.
-        progress: The mean progress of those that were judged; null without any.
+        calls_judged: Calls with goals that closed, and of which it is known whether they reached
+            all.
+        calls_unjudged: Other calls with goals that closed.
+        success: Share of the former that reached all goals; null without any.
     """
 
     calls_running: int
@@ -153,7 +154,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     wait_p95_ms: float | None
     calls_judged: int
     calls_unjudged: int
-    progress: float | None
+    success: float | None
 
     @property
     def turns(self) -> int:
@@ -352,26 +353,28 @@ class Agents:
             return
         if before is None or version_of(before.labels) != version_of(row.labels):
             for kept in self._of(row.labels):
-                kept.note_begin(row.first_known_ms)
+                kept.note_begin(_began_ms(row))
         unanswered = _unanswered(row) - (0 if before is None else _unanswered(before))
         ended_badly = (bad_end(row) is not None) - (
             before is not None and bad_end(before) is not None
         )
-        found = None if row.goals is None else row.goals.progress
         closes = row.state == "closed" and (before is None or before.state != "closed")
         if unanswered or ended_badly or closes:
             for minute in self._minutes_of(row):
                 minute.unanswered += unanswered
                 minute.ended_badly += ended_badly
-                if closes and found is not None and found.subgoals:
-                    share = number(found.result)
-                    minute.judged += share is not None
-                    minute.unjudged += share is None
-                    minute.progress += share or 0.0
+                if closes and row.goals is not None and row.goals.subgoals:
+                    success = number(row.goals.success_final_turn)
+                    minute.judged += success is not None
+                    minute.unjudged += success is None
+                    minute.successes += success == 1.0
 
-    def looking(self, calls: Iterable[ShownCall], now_ms: int) -> Generator[None, None, None]:
+    def looking(
+        self, calls: Iterable[ShownCall], now_ms: int, *, is_silent: bool = False
+    ) -> Generator[None, None, None]:
         """Brings `now` and the newest minute up to date, in steps between which rows may be taken
-        in.
+        in. While no event of any call comes (`is_silent`) nobody knows how its agents are, so none
+        becomes bad or well.
         """
         sums: dict[_Key, _Sums] = {None: _Sums()}
         for place, shown in enumerate(calls, 1):
@@ -392,7 +395,7 @@ class Agents:
         found = []
         for key in dict.fromkeys([*sums, *told]):
             if isinstance(key, tuple):
-                found.append(self._look(key, sums.get(key) or _Sums(), now_ms))
+                found.append(self._look(key, sums.get(key) or _Sums(), now_ms, is_silent))
                 yield
         self.now, self.at_ms = sorted(found, key=_worst_first), now_ms
 
@@ -415,9 +418,10 @@ class Agents:
         ]
         return together(minutes).figures(), by_minute
 
-    def _look(self, version: Version, of: _Sums, now_ms: int) -> AgentNow:
+    def _look(self, version: Version, of: _Sums, now_ms: int, is_silent: bool) -> AgentNow:  # noqa: FBT001
         kept = self._kept.get(version) or self._add(version)
-        kept.note_bad(now_ms, of)
+        if not is_silent:
+            kept.note_bad(now_ms, of)
         minutes = kept.last(now_ms)
         figures = structs.asdict(together(minutes).figures())
         return AgentNow(
@@ -480,7 +484,7 @@ def _add(sums: _Sums, shown: ShownCall, now_ms: int) -> None:
     sums.in_trouble += shown.is_bad
     if is_bad_end and call.state == "closed":
         sums.ended_lately += 1
-        sums.last_end_ms = max(sums.last_end_ms, call.known_ms)
+        sums.last_end_ms = max(sums.last_end_ms, heard_ms(call))
     if shown.is_bad or is_bad_end:
         sums.affected[call.conversation_id] = call.labels
         sums.since_ms[call.conversation_id] = _since_ms(shown)
@@ -489,6 +493,12 @@ def _add(sums: _Sums, shown: ShownCall, now_ms: int) -> None:
         sums.answered += 1
         if any(each.kind is TroubleKind.VERY_SLOW for each in shown.troubles):
             sums.slow_ms.append(call.answer.wait_ms)
+
+
+def _began_ms(row: CallRow) -> int:
+    """When a call began, by its own clock unless that is another than the broker's."""
+    began_ms = row.first_known_ms if row.began_ms is None else row.began_ms
+    return began_ms if abs(row.first_known_ms - began_ms) < MINUTE_MS else row.first_known_ms
 
 
 def _since_ms(shown: ShownCall) -> int:

@@ -28,7 +28,7 @@ from consumers.console.settings import origin_of
 from consumers.view.calls import ReportedCall
 from consumers.view.contents import summary
 from consumers.view.running import running_line, wait_level
-from consumers.view.words import counted, in_words, percent, seconds, seconds_if_known
+from consumers.view.words import counted, day_and_time, in_words, percent, seconds, seconds_if_known
 from schemas.annotations import LABEL_PATTERN, MAX_LABEL_CHARS, MAX_NOTE_CHARS
 from schemas.closed_sets import SortKey
 from schemas.scores.running import RunningCalls, ShownCall, ShownCalls, WantedCalls
@@ -311,6 +311,7 @@ def _agent(each: AgentNow, wanted: WantedCalls) -> tuple[str, str]:
         href="./" if is_chosen else href,
         is_chosen=is_chosen,
         doubt=_doubt(each),
+        bad_share=BAD_SHARE,
         p95_level=wait_level(each.wait_p95_ms),
         limit=_height_of(SLOW_MS, highest),
         line=_pieces(each.waits_p95_ms, highest),
@@ -356,6 +357,8 @@ def _head(site: Site, fleet: Fleet, shown: ShownCalls, wanted: WantedCalls) -> s
         most_tenants=MOST_NAMED,
         others=len(bad) - MOST_NAMED,
         left_out=", ".join(f"{counted(*of)} {how}" for how, of in left_out.items() if of[0]),
+        running=fleet.table.calls_running,
+        silent_since_ms=fleet.known.event_ms,
         note=fleet.note,
     )
 
@@ -379,8 +382,9 @@ agent have no alert.
 def _bad(now: AgentNow, fleet: Fleet) -> dict[str, Any]:
     """A bad version of an agent for the headline: it, its id, the address of its calls, what most
     of its bad calls suffer, the alert about that, and the steps of its runbook: to roll it back
-    first if the version before is well, then that of the slowest stage; and that version, the
-    address where the two are compared, and whether calls go to another version by now.
+    first if the version before is well and gets no calls yet, then that of the slowest stage; and
+    that version, the addresses where the two are compared and where its calls stay, whether calls go to another version by
+    now, and how that one does.
     """
     wrong, alert = _WRONG.get(now.trouble, ("", ""))
     stage = "" if now.stage is None else STAGE_WORDS[now.stage].partition(",")[0]
@@ -395,15 +399,23 @@ def _bad(now: AgentNow, fleet: Fleet) -> dict[str, Any]:
         (step for step in known if step not in general),
         key=lambda step: not (stage and stage in step.partition(":")[0].casefold()),
     )
-    if before is None:
-        steps += general
-    else:
-        steps = [f"Roll back {now.version}: {before.version} was well.", *steps]
-    part, href = _place_of(now.agent, now.version)
-    lots = {"a_agent": now.agent, "a_version": before.version} if before else {}
-    lots |= {"b_agent": now.agent, "b_version": now.version}
     quiet_ms = fleet.agents.at_ms - (now.last_call_ms or 0)
     newest_ms = max((each.last_call_ms or 0 for each in others), default=0)
+    is_replaced = quiet_ms > QUIET_MS and newest_ms > (now.last_call_ms or 0)
+    if before is None:
+        steps += general
+    elif not is_replaced:
+        steps = [f"Roll back {now.version}: {before.version} was well.", *steps]
+    newest = max(others, key=lambda each: each.last_call_ms or 0, default=now)
+    others_now = ""
+    if newest.version != now.version and newest.calls_running:
+        of_it = f"{newest.calls_in_trouble:,} of them in trouble"
+        others_now = f"{newest.version}: {counted(newest.calls_running, 'call')} now, {of_it}."
+    part, href = _place_of(now.agent, now.version)
+    whose = {"agent": now.agent} | ({"version": now.version} if now.version else {})
+    since_ms = now.first_call_ms if before and now.first_call_ms else now.bad_since_ms or 0
+    lots = {"a_agent": now.agent, "a_version": before.version} if before else {}
+    lots |= {"b_agent": now.agent, "b_version": now.version}
     return {
         "now": now,
         "part": part,
@@ -413,7 +425,9 @@ def _bad(now: AgentNow, fleet: Fleet) -> dict[str, Any]:
         "steps": steps,
         "before": before,
         "compare": f"./versions?{urlencode(lots)}#compared",
-        "is_replaced": quiet_ms > QUIET_MS and newest_ms > (now.last_call_ms or 0),
+        "past": f"./past?{urlencode(whose | {'since': day_and_time(since_ms)[:16]})}",
+        "is_replaced": is_replaced,
+        "others_now": others_now,
     }
 
 
@@ -468,7 +482,7 @@ def _alerts(alerts: Alerts, wanted: WantedCalls) -> str:
 
 # Five figures, each with its line.
 
-_WIDTH, _HEIGHT, _MARGIN = 300.0, 40.0, 3.0
+_WIDTH, _HEIGHT, _MARGIN, _DASH = 300.0, 40.0, 3.0, 8.0
 _LEAST_SHARE: Final = 0.2
 """The top of a line of shares is no lower: a turn or two without an answer are no mountain."""
 
@@ -477,7 +491,7 @@ def _lines(
     whole: Figures, minutes: Sequence[tuple[int, Figures]], shown: ShownCalls
 ) -> Iterator[tuple[str, str]]:
     """The figures of the chosen calls: the id of each and its markup, with its values by minute."""
-    p95, share, goals = whole.wait_p95_ms, whole.unanswered_share, whole.progress
+    p95, share, goals = whole.wait_p95_ms, whole.unanswered_share, whole.success
     newest = next((each.wait_p95_ms for _, each in reversed(minutes) if each.turns_answered), None)
     begins = next((begin_ms for begin_ms, each in minutes if each.calls_running or each.turns), 0)
 
@@ -533,7 +547,8 @@ def _lines(
             "line-wait",
             "Wait, p95",
             "no answer" if newest is None else seconds(newest),
-            f"{MINUTES} min {seconds_if_known(p95)}; objective {seconds(SLOW_MS)}",
+            f"{MINUTES} min {seconds_if_known(p95)}; objective {seconds(SLOW_MS)}"
+            + f"; {whole.turns_unanswered:,} unanswered left out" * (whole.turns_unanswered > 0),
             wait_level(newest),
             lambda each: each.wait_p95_ms,
             seconds,
@@ -552,12 +567,12 @@ def _lines(
         ),
         line(
             "line-goals",
-            "Goals reached",
+            "All goals reached",
             "no goals" if goals is None else percent(goals),
-            f"mean of {counted(whole.calls_judged, 'call')} that ended"
+            f"of {counted(whole.calls_judged, 'call')} that ended"
             + f"; {whole.calls_unjudged:,} could not be judged" * (whole.calls_unjudged > 0),
             "",
-            lambda each: each.progress,
+            lambda each: each.success,
             percent,
             1.0,
         ),
@@ -567,13 +582,21 @@ def _lines(
 def _pieces(values: Sequence[float | None], highest: float) -> tuple[str, ...]:
     """The points of a line; it has a gap where no value is known."""
     step = _WIDTH / max(1, len(values) - 1)
-    pieces: list[list[str]] = [[]]
+    pieces: list[list[tuple[float, float]]] = [[]]
     for place, value in enumerate(values):
         if value is None:
             pieces.append([])
         else:
-            pieces[-1].append(f"{place * step:.1f},{_height_of(value, highest)}")
-    return tuple(" ".join(points if len(points) > 1 else points * 2) for points in pieces if points)
+            pieces[-1].append((place * step, _height_of(value, highest)))
+    return tuple(" ".join(points) for points in map(_drawn, pieces) if points)
+
+
+def _drawn(points: Sequence[tuple[float, float]]) -> list[str]:
+    """The points of a piece; a single one is a short dash."""
+    if len(points) == 1:
+        ((x, y),) = points
+        points = [(x - _DASH / 2, y), (x + _DASH / 2, y)]
+    return [f"{x:.1f},{y}" for x, y in points]
 
 
 def _height_of(value: float, highest: float) -> float:

@@ -27,9 +27,9 @@ from consumers.store.changes import (
     ComparedMeasure,
     Comparison,
     Lot,
+    LotCalls,
     SubgoalChange,
     Told,
-    VersionCalls,
     alone,
     calls_beside,
     measure_of,
@@ -66,7 +66,7 @@ class _Asked(BaseModel):
 
 class PastQuery(_Asked):
     """Which past calls are asked for. `said` shows the last words of the caller; `tool` is one that
-    failed; `day` is a date in UTC, `today` or `yesterday`.
+    failed, `subgoal` one that was missed; `day` is a date in UTC, `today` or `yesterday`.
     """
 
     since: str = _Text
@@ -80,6 +80,7 @@ class PastQuery(_Asked):
     goal_set: str = _Text
     label: str = _Text
     tool: str = _Text
+    subgoal: str = _Text
     day: str = _Text
     where: str = _Text
     text: str = _Text
@@ -97,6 +98,7 @@ FACETS: Final[Mapping[str, tuple[str, str]]] = {
     "outcome": ("Outcome", "outcome"),
     "trouble": ("Trouble", "troubles"),
     "tool": ("Failed tool", "tools_failed"),
+    "subgoal": ("Missed subgoal", "subgoal_results"),
     "agent": ("Agent", "labels.agent"),
     "version": ("Version", "labels.version"),
     "tenant": ("Tenant", "labels.tenant"),
@@ -119,11 +121,17 @@ PRESETS: Final[Mapping[str, Mapping[str, str]]] = {
     "Last words of abandoned calls": {"outcome": "hung_up,never_answered", "said": "last"},
 }
 """Questions that are asked often, the newest call first."""
+_KEPT: Final = ("agent", "version", "tenant", "environment", "day")
+"""Facets whose choice a preset keeps: it asks the same of fewer calls."""
 BESIDE: Final = "\0"
 """Stands between an agent and its version where calls of several agents are counted by version: 2 of
 one agent has nothing to do with 2 of another.
 """
-_OUTCOMES: Final = {"hung_up": "hung up in silence", "failed": "failed: agent error"}
+_OUTCOMES: Final = {
+    "hung_up": "hung up in silence",
+    "failed": "failed: agent error",
+    "running": "still running, not counted here",
+}
 
 
 class PastFound(NamedTuple):
@@ -166,7 +174,7 @@ PAST_COLUMNS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
     "unanswered": ("Unanswered", str),
     "dead_airs": ("Dead air", str),
     "failed_tool_calls": ("Failed tools", str),
-    "goals.progress.result": ("Goals", percent),
+    "goals.progress.result": ("Subgoals", percent),
     "turns": ("Turns", str),
     # as the page of a call rounds it
     "length_ms": ("Length", lambda length_ms: clock(round(length_ms, -3))),
@@ -175,8 +183,10 @@ PAST_COLUMNS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
 """Columns of past calls, as the page has them and its CSV: by the column of history, its heading
 and how a value is written; unknown is a dash. Calls can be ordered by each.
 """
-_IN_CSV: Final = frozenset({"dead_airs", "failed_tool_calls", "turns"})
-"""Columns for which the page has no room: its chips tell of most."""
+_IN_CSV: Final = frozenset({"p95_ms", "dead_airs", "failed_tool_calls", "turns"})
+"""Columns for which the page has no room: its chips tell of most, and of fewer than 20 turns the
+longest wait is the p95.
+"""
 ASKED_COLUMNS: Final = (
     *(
         "conversation_id",
@@ -280,7 +290,11 @@ def past_page(
         presets=[
             (
                 name,
-                PastQuery(**{"sort": "first_known_ms", "since": asked.since, **fields}).query(),
+                PastQuery(
+                    **{"sort": "first_known_ms", "since": asked.since}
+                    | _chosen(asked, *_KEPT)
+                    | dict(fields)
+                ).query(),
             )
             for name, fields in PRESETS.items()
         ],
@@ -487,9 +501,11 @@ def comparison_page(
 
 class LotsQuery(_Asked):
     """Which two lots of calls are compared; with nothing, the two newest versions of the agent with
-    most calls. `since` and `until` are the period of all versions, and of a lot that says none.
+    most calls, or the first two of what is listed. `since` and `until` are the period of all, and
+    of a lot that says none; `by` is what calls are listed by.
     """
 
+    by: str = _Text
     since: str = _Text
     until: str = _Text
     a_agent: str = _Text
@@ -531,23 +547,26 @@ class LotsQuery(_Asked):
 
 
 class Versions(NamedTuple):
-    """The versions of a period, and two lots of calls.
+    """The calls of a period by version, or by another thing, and two lots of them.
 
     Attributes:
         comparison: The lots; None where there are none to compare.
-        all: The versions of all agents, the newest of an agent first.
+        all: The calls of each version, or of each value of another thing, in order.
         pair: The two lots that are compared if the question names none.
     """
 
     comparison: Comparison | None
-    all: Sequence[VersionCalls] = ()
+    all: Sequence[LotCalls] = ()
     pair: tuple[Lot, Lot] | None = None
 
 
 PERIODS: Final = {"24h": "24 hours", "7d": "7 days", "30d": "30 days", "90d": "90 days"}
 """Periods that are offered: as they are asked for, and in words."""
 MOST_VERSIONS: Final = 100
-"""Versions that are listed: those of the agents with most calls."""
+"""Lots of calls that are listed: of versions those of the agents with most calls."""
+USUAL_BY: Final = "version"
+BY: Final = (USUAL_BY, "agent", "tenant", "environment", "day")
+"""What calls can be listed by."""
 
 
 _LOT_FIELDS: Final = {
@@ -571,15 +590,21 @@ def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str)
             for name, head in _LOT_FIELDS.items()
         ],
         names={
-            name: sorted({getattr(each, name) for each in versions.all[:MOST_VERSIONS]} - {""})
-            for name in ("agent", "version")
+            name: sorted({getattr(each.lot, name) for each in versions.all[:MOST_VERSIONS]} - {""})
+            for name in ("agent", "version", "tenant", "environment")
         },
         asked=asked,
+        by=asked.by or USUAL_BY,
+        listings=[
+            (each, f"versions{LotsQuery(by=each, since=asked.since, until=asked.until).query()}")
+            for each in BY
+        ],
         periods=[
             (words, f"versions{asked.query(since=since, until='')}", since)
             for since, words in PERIODS.items()
         ],
         period=asked.since or USUAL_SINCE,
+        period_in_words=PERIODS.get(asked.since or USUAL_SINCE, ""),
         listed=LISTED,
         versions=[
             _version(asked, each, older, lots)
@@ -617,29 +642,43 @@ def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str)
 
 
 def _version(
-    asked: LotsQuery, seen: VersionCalls, older: VersionCalls | None, lots: tuple[Lot, Lot]
+    asked: LotsQuery, seen: LotCalls, older: LotCalls | None, lots: tuple[Lot, Lot]
 ) -> dict[str, Any]:
-    """A row of a version: its name compares it with the one before it, and it can be A or B."""
-    lot, (a, b) = Lot(seen.agent, seen.version), lots
-    is_next = older is not None and older.version and older.agent == seen.agent
+    """A row of a lot: the name of a version or of a day compares it with the one before it, and
+    each lot can be A or B.
+    """
+    lot, (a, b) = seen.lot, lots
+    by = asked.by or USUAL_BY
+    name = {"version": lot.agent, "day": lot.day}.get(by) or getattr(lot, by, "")
+    if by == "version":
+        name = f"{name} {lot.version or 'without a version'}"
+    before = older.lot if older is not None and by in {"version", "day"} else None
+    if before is not None and by == "version" and (not before.version or before.agent != lot.agent):
+        before = None
     return {
-        "name": f"{seen.agent} {seen.version or 'of an unknown version'}",
-        "has_version": bool(seen.version),
-        "href": asked.between(Lot(seen.agent, older.version), lot) if older and is_next else "",
+        "name": name or "unknown",
+        "has_name": any(lot[1:] if by == "version" else lot),
+        "href": "" if before is None else asked.between(before, lot),
         "sides": (("A", asked.between(lot, b), lot == a), ("B", asked.between(a, lot), lot == b)),
         "calls": seen.calls,
         "calls_href": past_href(asked.within((lot, lot))[0]),
         "seen": [_began(each) for each in (seen.first_ms, seen.last_ms)],
         "cells": [
             (
-                shown(measure, seen.means.get(measure.name)),
-                f"of {counted(seen.judged, 'call')}; {seen.unjudged:,} could not be judged"
-                if measure is SUCCESS and seen.unjudged
-                else "",
+                shown(measure, seen.values.get(measure.name)),
+                _judged(seen) if measure is SUCCESS else "",
             )
             for measure in LISTED
         ],
     }
+
+
+def _judged(seen: LotCalls) -> str:
+    """Of how many calls it is known whether they reached all goals."""
+    reached = round(seen.values.get(SUCCESS.name, 0.0) * seen.judged)
+    said = f"{reached:,} of {counted(seen.judged, 'call')}" * (seen.judged > 0)
+    unknown = f"{seen.unjudged:,} could not be judged" * (seen.unjudged > 0)
+    return "; ".join(filter(None, (said, unknown)))
 
 
 def past_href(lot: Lot, measure: ComparedMeasure | None = None) -> str:

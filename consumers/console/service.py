@@ -300,7 +300,9 @@ class ConsoleRole:
                 topic = self._by_name[tp.topic]
                 row = self._row_of(topic, record.value)
                 if row is None and (of_partition := row_in(record.headers)) is not None:
-                    self.console.fleet.known.take_partition(tp.partition, of_partition.known_ms)
+                    self.console.fleet.known.take_partition(
+                        tp.partition, of_partition.known_ms, of_partition.event_ms
+                    )
                 if row is not None:
                     rows.append(row)
                     if topic == SCORES_TOPIC:

@@ -102,13 +102,15 @@ class CallEnd:
     """The end of one call, by the broker times of its records.
 
     Attributes:
-        last_ms: Broker time of the latest record so far.
+        last_ms: Broker time of the latest record so far, or of the end of a later gap in which none
+            could come.
+        event_ms: Broker time of the latest record so far.
         due_ms: Broker time from which the call is over if no record follows.
         reason: Why it is over then.
     """
 
     def __init__(self, first_ms: int, limits: Limits) -> None:
-        self.last_ms = first_ms
+        self.last_ms = self.event_ms = first_ms
         self._limits = limits
         self._first_ms = first_ms
         self._announced: BrokerMoment | None = None
@@ -122,7 +124,7 @@ class CallEnd:
     def heard(self, broker_ms: int) -> None:
         """Notes a record with this broker time."""
         if broker_ms > self.last_ms:
-            self.last_ms = broker_ms
+            self.last_ms = self.event_ms = broker_ms
             due_ms = broker_ms + self._limits.idle_ms
             if due_ms <= self._idle_until_ms:
                 self.due_ms = due_ms
@@ -132,11 +134,18 @@ class CallEnd:
             self._first_ms = broker_ms
             self._plan()
 
+    def pass_gap(self, until_ms: int) -> None:
+        """Notes that no records could come up to this time."""
+        event_ms = self.event_ms
+        self.heard(until_ms)
+        self.event_ms = event_ms
+
     def go_back(self, to_ms: int) -> None:
         """Notes that all records so far came before this time: the clock that dated
         them was ahead.
         """
         self.last_ms, self._first_ms = min(self.last_ms, to_ms), min(self._first_ms, to_ms)
+        self.event_ms = min(self.event_ms, to_ms)
         if self._announced is not None:
             self._announced = min(self._announced, BrokerMoment(to_ms, self._announced.input_rank))
         if self._recorded_ms is not None:
@@ -300,6 +309,7 @@ class Call:
             return
         self._row_due_ms = rows.call.known_ms + CALL_ROW_EVERY_MS
         self._plan()
+        rows.note_sounds(self.live.sounds_over)
         if rows.is_silent:
             rows.pass_over()
         else:
@@ -331,6 +341,7 @@ class Call:
             row.assistant_sounds = () if turn is None else turn.assistant.in_row
 
         call.began_ms, call.turns, call.events = live.first_ms, live.turns.highest_turn, self.events
+        call.last_known_ms = self.end.event_ms
         return self.rows.drain(completed, revision)
 
     def _fold(self, arrival: Arrival, out: list[Effect]) -> str:
@@ -375,6 +386,8 @@ class Call:
                 changes = live.refresh(cause, out)
                 if changes.touched or changes.settled:
                     self._measures.follow(live, changes, cause, self._judged, out)
+                if live.turn in changes.touched:
+                    self._follow_agent(live, broker_ms)
             if self._words is not None and (changes.touched or machine.reworded):
                 self._words.follow(live, changes.touched, changes.with_tools)
             if self._judged.is_any and (
@@ -394,6 +407,14 @@ class Call:
         elif self._replays.elements > limits.max_replayed_elements_per_call:
             self._hit_limit(CloseReason.LIMIT_REPLAYS, "replays", self.end.last_ms, out)
         return outcome
+
+    def _follow_agent(self, live: LiveCall, broker_ms: int) -> None:
+        """Has the row of the turn made when the agent falls silent: until somebody speaks again
+        nothing else of it changes.
+        """
+        turn, sounds = live.turn, live.sounds_over(live.turn)
+        if sounds and turn >= 0:
+            self.rows.hear(turn, broker_ms, sounds)
 
     def _repeats_another(self, arrival: Arrival) -> bool:
         """Whether the record came before, was put back before, or is made from the record of a
@@ -442,7 +463,7 @@ class Call:
             self.end.go_back(until_ms)
             if self._row_due_ms != NEVER_MS:
                 self._row_due_ms = until_ms + CALL_ROW_EVERY_MS
-        self.end.heard(until_ms)
+        self.end.pass_gap(until_ms)
         self.live.pass_gap(from_ms, until_ms)
         self._judged.pass_gap(until_ms)
         self._plan()
@@ -641,6 +662,7 @@ class Call:
     def _plan_close(self, reason: CloseReason) -> None:
         at = self.live.broker_moment
         if self.end.announce(at, reason):
+            self.rows.set_call(at.broker_ms, state="over")
             self.live.dead_air.note(SilenceKind.LINE_DOWN, 0, at)
 
     # One reader for each type of fact, by the table below. EVA's history comes first: the live call

@@ -19,6 +19,7 @@ from schemas.rows import (
     MAX_LISTED_TOOLS,
     MAX_LISTED_TURNS,
     MAX_SILENCES,
+    MAX_SOUNDS,
     MAX_TOOLS,
     Answer,
     CallRow,
@@ -35,10 +36,8 @@ from schemas.rows import (
 )
 from schemas.scores.latency_stages import Stage
 
-NOT_OF_AN_ANSWER: Final = frozenset(
-    {Stage.VOICE_TO_VOICE, Stage.FIRST_SPEECH, Stage.LLM_LAST_SENTENCE}
-)
-"""Stages that explain no wait: they are the wait itself, or go on after the answer has begun."""
+NOT_OF_AN_ANSWER: Final = frozenset({Stage.VOICE_TO_VOICE, Stage.FIRST_SPEECH})
+"""Stages that explain no wait: they are the wait itself."""
 _NO_ANSWER: Final = frozenset({"unanswered", "abandoned", "failed"})
 
 Key = TypeVar("Key", int, float)
@@ -50,16 +49,18 @@ class _Moments:
     Attributes:
         answered_ms: The broker's time at which the wait was known; -1 before.
         waits: How often the caller has waited for an answer in this turn.
+        sounds: How many sounds of the agent were over when its newest row was made.
         has_counted: News that are out, and are never out again.
         held: Interruptions that count once the call has left the turn.
         summed: The part of the call's sums that the turn has.
     """
 
-    __slots__ = ("answered_ms", "has_counted", "held", "summed", "waits")
+    __slots__ = ("answered_ms", "has_counted", "held", "sounds", "summed", "waits")
 
     def __init__(self) -> None:
         self.answered_ms = -1
         self.waits = 0
+        self.sounds = 0
         self.has_counted: tuple[str, ...] = ()
         self.held: tuple[Speaker, ...] = ()
         self.summed: _Part | None = None
@@ -91,7 +92,7 @@ class CallRows:
         self.revision = 0
         self.counts = counts
         self.is_silent = is_silent
-        self.is_changed = False
+        self.is_changed = self._is_call_changed = False
         self.call = call
         self.turns: dict[int, TurnRow] = {}
         self._moments: dict[int, _Moments] = {}
@@ -134,6 +135,20 @@ class CallRows:
         if is_changed:
             self._mark(turn, known_ms)
         return is_changed
+
+    def hear(self, turn: int, known_ms: int, sounds: int) -> None:
+        """Has the row of a turn made, without that of the call, because so many sounds of the agent
+        are over in it; unless the newest row has them.
+        """
+        if turn not in self.turns:
+            self.set_turn(turn, known_ms)
+        if self._moments[turn].sounds != sounds <= MAX_SOUNDS:
+            self._mark_turn(turn, known_ms)
+
+    def note_sounds(self, sounds_over: Callable[[int], int]) -> None:
+        """Notes how many sounds of the agent the rows have that are made now."""
+        for turn in self._changed:
+            self._moments[turn].sounds = sounds_over(turn)
 
     def set_wait(
         self,
@@ -261,7 +276,7 @@ class CallRows:
     def say_again(self) -> None:
         """Marks all rows as changed, without news: another version decides them."""
         self._changed = set(self.turns)
-        self.is_changed = True
+        self.is_changed = self._is_call_changed = True
 
     def drain(
         self, completed: Callable[[TurnRow], None], revision: int | None = None
@@ -285,15 +300,16 @@ class CallRows:
             )
             completed(copied)
             yield copied
-        self._sum_up()
-        if revision is not None:
-            self.call.revision = revision
-        yield structs.replace(self.call, news=tuple(self._news.get(None, ())))
+        if self._is_call_changed:
+            self._sum_up()
+            if revision is not None:
+                self.call.revision = revision
+            yield structs.replace(self.call, news=tuple(self._news.get(None, ())))
         self.pass_over()
 
     def pass_over(self) -> None:
         """Forgets what has changed: it is written."""
-        self.is_changed = False
+        self.is_changed = self._is_call_changed = False
         self._changed.clear()
         self._news.clear()
         self._goals_row = None
@@ -303,18 +319,20 @@ class CallRows:
             self._news.setdefault(turn, {})[name] = None
 
     def _mark(self, turn: int, known_ms: int) -> None:
-        row = self.turns[turn]
-        row.revision, row.known_ms = (
-            self.revision,
-            max(row.known_ms, known_ms),
-        )  # a silence is known later than when it was due
-        self._changed.add(turn)
+        self._mark_turn(turn, known_ms)
         self._not_summed.add(turn)
         self._mark_call(known_ms)
 
+    def _mark_turn(self, turn: int, known_ms: int) -> None:
+        row = self.turns[turn]
+        # a silence is known later than when it was due
+        row.revision, row.known_ms = self.revision, max(row.known_ms, known_ms)
+        self._changed.add(turn)
+        self.is_changed = True
+
     def _mark_call(self, known_ms: int) -> None:
         self.call.revision, self.call.known_ms = self.revision, max(self.call.known_ms, known_ms)
-        self.is_changed = True
+        self.is_changed = self._is_call_changed = True
         self.count(None, "started")  # with its first row, whatever that says
 
     def _sum_up(self) -> None:
@@ -536,7 +554,13 @@ def _answer(row: TurnRow) -> Answer | None:
     wait_ms = number(row.wait_ms)
     if wait_ms is None:
         return None
-    stages = [each for each in row.stages if each.stage not in NOT_OF_AN_ANSWER]
+    stages = [
+        each
+        for each in row.stages
+        if each.stage not in NOT_OF_AN_ANSWER
+        # it goes on after the answer has begun, but in an answer of one sentence
+        and (each.stage is not Stage.LLM_LAST_SENTENCE or each.latency_ms <= wait_ms)
+    ]
     slowest = max(stages, key=lambda each: each.latency_ms, default=None)
     if slowest is None:
         return Answer(row.turn, wait_ms, row.anchor)

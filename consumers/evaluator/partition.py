@@ -15,6 +15,7 @@ from consumers.evaluator.decisions import Outlet, Trip, Written, carry_out
 from consumers.evaluator.refusals import LOG, Refusals, not_of_the_log
 from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.registry import Instruments
+from schemas.closed_sets import InputSource
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import JudgeRequest
 from schemas.log import Begin, Event, LogError, LogReader, Tick
@@ -176,6 +177,7 @@ class Partition:
         last_ms: The broker's time of the last record of the log that was folded; 0 before the
             first.
         last_event_ms: By source, the broker's time of its newest event.
+        event_ms: The broker's time of the newest event that is no verdict; 0 before the first.
         evaluator: The engine's state.
         goals: The goals that its calls choose from.
     """
@@ -195,6 +197,7 @@ class Partition:
         self.next_offset = 0
         self.last_ms = 0
         self.last_event_ms: dict[str, int] = {}
+        self.event_ms = 0
         self.evaluator = evaluator
         self.goals = evaluator.goals
         self._instruments = instruments
@@ -251,7 +254,7 @@ class Partition:
         row, place = recovery.row, recovery.place
         self.next_offset = recovery.start if place is None else min(recovery.start, place)
         if row is not None:
-            self._version, self._cut = row.version, row.cut
+            self._version, self._cut, self.event_ms = row.version, row.cut, row.event_ms
             if place is not None:
                 self._reader.known_ms = row.first_known_ms
         self._begins = deque([Begin(recovery.start, self._reader.known_ms)])
@@ -313,6 +316,8 @@ class Partition:
         self.last_event_ms[source.value] = max(
             event.timestamp, self.last_event_ms.get(source.value, 0)
         )
+        if source is not InputSource.JUDGE:
+            self.event_ms = max(event.timestamp, self.event_ms)
         if recovering is not None:
             self._instruments.inc("callgauge_events_total", (source.value, "replayed"))
             if recovering.skips(event):
@@ -403,6 +408,7 @@ class Partition:
             first_known_ms=known_ms,
             known_ms=self._reader.known_ms,
             version=self._version,
+            event_ms=self.event_ms,
             base=self.evaluator.base,
             cut=self._cut,
             evicted=self.evaluator.evicted,

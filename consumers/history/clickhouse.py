@@ -33,7 +33,8 @@ _NOT_FORGOTTEN: Final = (
     "transform(ifNull(\"labels.tenant\", ''), (SELECT groupArray(tenant) FROM tenants), (SELECT "
     "groupArray(at_ms) FROM tenants), toInt64(0))"
 )
-_ASKED: Final = "IN (SELECT unhex(arrayJoin(splitByChar(',', {ids:String}))))"
+_AMONG: Final = "IN (SELECT unhex(arrayJoin(splitByChar(',', {%s:String}))))"
+_ASKED: Final = _AMONG % "ids"
 """Ids travel as hexadecimal numbers, because a list of texts is quoted in no way that all versions
 of ClickHouse agree on.
 """
@@ -104,6 +105,9 @@ class ClickHouseHistory:
         if ids is not None:
             where.append(f"conversation_id {_ASKED}")
             values["ids"] = _hexadecimal(ids)
+        if question.results is not None:
+            where.append(f"{sql_of('subgoal_results')} {_AMONG % 'results'}")
+            values["results"] = _hexadecimal([*question.results])
         if question.words:
             said = []
             for place, word in enumerate(question.words):

@@ -76,6 +76,7 @@ DERIVED: Final[Mapping[str, Derived]] = {
         ),
     ),
     "tools_failed": Derived("text", "', ' || coalesce(\"failed_tools\", '') || ', '"),
+    "subgoal_results": Derived("text", '"goals.digest" || \' \' || "goals.subgoals.result"'),
     "rank": Derived(
         "real",
         f"CASE WHEN {_NEVER_ANSWERED} THEN 300 WHEN {_HUNG_UP} THEN 200 WHEN {_FAILED} THEN 100 "
@@ -112,6 +113,7 @@ DERIVED: Final[Mapping[str, Derived]] = {
   of the agent), `ended`, `running`
 - `troubles`: names of `TROUBLES`, a blank before and behind each
 - `tools_failed`: `failed_tools`, a comma and a blank before and behind each
+- `subgoal_results`: `goals.digest` and `goals.subgoals.result`, with a blank between
 - `rank`: the higher, the worse: how it ended, then its troubles, then its longest wait
 - `ended_badly`: 1 or 0; `success`: as a trial has it; `unanswered_share`: of the turns of the
   caller; `length_ms`; `day_ms`: when its day began, in UTC
@@ -126,6 +128,8 @@ _CONDITION: Final = re.compile(
 
 MAX_ROWS: Final = 10_000
 """Most calls of one answer: what a person or a table can hold."""
+MAX_RESULTS: Final = 1_000
+"""Most results of goal sets that are told apart: a set has some tens."""
 MAX_TEXT_CHARS: Final = 200
 """Longest text of a condition or of a search for words."""
 
@@ -149,7 +153,7 @@ class Condition(NamedTuple):
         Condition(column='p95_ms', comparison='>', value=3000.0)
         >>> Condition.parse("failed_tools ~ payment")
         Condition(column='failed_tools', comparison='~', value='payment')
-        >>> Condition.parse("labels.agent = desk").column
+        >>> Condition.parse("agent = desk").column
         'labels.agent'
 
         Raises:
@@ -167,6 +171,7 @@ class Condition(NamedTuple):
                 f"{MAX_TEXT_CHARS} characters, as in 'p95_ms > 3000'. Nothing was searched."
             )
         column, comparison, value = found.group(1), found.group(2), found.group(3).strip("\"'")
+        column = f"labels.{column}" if f"labels.{column}" in COLUMNS else column
         require_column(column, f"Condition {text!r}")
         if KINDS[column] == "text":
             if comparison not in {"=", "!=", "~"}:
@@ -249,6 +254,8 @@ class CallSearch(NamedTuple):
             last.
         most: Most calls to return; None for all of them, in no order.
         ids: Only calls with these ids, at most `MAX_ROWS`; None for any.
+        results: Only calls with one of these `subgoal_results`, at most `MAX_RESULTS`; None for
+            any.
         skip: How many of the first calls are left out.
         ascends: Whether the lowest come first instead.
         counts: Whether calls with the same values are one, with their number behind the values.
@@ -261,6 +268,7 @@ class CallSearch(NamedTuple):
     order_by: str = "longest_wait_ms"
     most: int | None = 50
     ids: Collection[str] | None = None
+    results: Collection[str] | None = None
     skip: int = 0
     ascends: bool = False
     counts: bool = False

@@ -709,6 +709,10 @@ class SqliteHistory:
         if question.ids is not None:
             where.append(f"conversation_id IN ({', '.join('?' * len(question.ids))})")
             values += question.ids
+        if question.results is not None:
+            marks = ", ".join("?" * len(question.results))
+            where.append(f"{sql_of('subgoal_results', day.columns)} IN ({marks})")
+            values += question.results
         if question.words and day.has_words:
             # Not a join: half of all calls have a common word, and most of them are not among the
             # first.

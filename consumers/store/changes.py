@@ -5,6 +5,7 @@ that is more than chance. Pure.
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, timedelta
 from typing import Any, Final, Literal, NamedTuple
 
 from schemas.columns import CALL_COLUMNS, Column
@@ -207,7 +208,7 @@ class ComparedMeasure(NamedTuple):
 
 
 SUCCESS: Final = ComparedMeasure("success", "All goals reached", "share", 1, 0.05)
-PROGRESS: Final = ComparedMeasure("goals.progress.result", "Share of subgoals", "share", 1, 0.05)
+PROGRESS: Final = ComparedMeasure("goals.progress.result", "Subgoals reached", "share", 1, 0.05)
 BAD_ENDS: Final = ComparedMeasure("ended_badly", "Ended badly", "share", -1, 0.05)
 WAIT: Final = ComparedMeasure("p50_ms", "Median wait", "ms", -1, 100)
 SLOW_WAIT: Final = ComparedMeasure("p95_ms", "Slow wait, p95", "ms", -1, 200)
@@ -220,8 +221,8 @@ COMPARED: Final = (
     ComparedMeasure("speech.first_word_ms", "First word after", "ms", -1, 100),
     ComparedMeasure("unanswered", "Unanswered turns"),
     ComparedMeasure("dead_airs", "Dead air"),
-    ComparedMeasure("assistant_interruptions", "Agent interrupted"),
-    ComparedMeasure("user_interruptions", "Caller interrupted"),
+    ComparedMeasure("assistant_interruptions", "Interruptions by the agent"),
+    ComparedMeasure("user_interruptions", "Interruptions by the caller"),
     ComparedMeasure("failed_tool_calls", "Failed tools"),
     ComparedMeasure("stt_wer.result", "Word errors", "share", -1, 0.02),
     ComparedMeasure("faithfulness.result", "Faithfulness", "", 1),
@@ -231,12 +232,13 @@ COMPARED: Final = (
     COST,
 )
 """The measures of a page and of a table of two versions, in their order."""
+LONGEST_WAIT: Final = ComparedMeasure("longest_wait_ms", "Longest wait", "ms", -1, 200)
+UNANSWERED: Final = ComparedMeasure("unanswered_share", "Unanswered turns", "share")
 LISTED: Final = (
-    *(WAIT, SLOW_WAIT),
-    ComparedMeasure("unanswered_share", "Unanswered", "share"),
-    *(BAD_ENDS, SUCCESS, COST._replace(title="Cost per call")),
+    *(WAIT, LONGEST_WAIT, UNANSWERED),
+    *(BAD_ENDS, SUCCESS, PROGRESS, COST._replace(title="Cost per call")),
 )
-"""The measures of a list of all versions, in their order."""
+"""The measures of a list of versions or of other lots of calls, in their order."""
 
 
 USUAL_SINCE: Final = "30d"
@@ -279,6 +281,8 @@ class Lot(NamedTuple):
         >>> Lot("desk", since="7d").name_beside(Lot("desk", until="7d"))
         'the lot since 7d'
         """
+        if self.day and self.labels == other.labels:
+            return self.day
         mine = {name: value for name, value in self._asdict().items() if value}
         own = {name: value for name, value in mine.items() if getattr(other, name) != value} or mine
         said = [
@@ -287,6 +291,19 @@ class Lot(NamedTuple):
         ]
         of_time = "the lot " * bool(own and not own.keys() - {"since", "until"})
         return of_time + ", ".join(said) or "all calls"
+
+    @property
+    def day(self) -> str:
+        """The day whose calls it has; empty for another stretch of time.
+
+        >>> Lot(since="2026-02-28", until="2026-03-01").day, Lot(since="7d").day
+        ('2026-02-28', '')
+        """
+        try:
+            end = date.fromisoformat(self.since) + timedelta(days=1)
+        except ValueError:
+            return ""
+        return self.since if self.until == end.isoformat() else ""
 
 
 _BY_NAME: Final = {measure.name: measure for measure in COMPARED} | {"progress": PROGRESS}
@@ -297,26 +314,25 @@ def measure_of(name: str) -> ComparedMeasure:
     return _BY_NAME.get(name) or ComparedMeasure(name, name, better=0)
 
 
-class VersionCalls(NamedTuple):
-    """The calls of a version of an agent that are over and began in a period.
+class LotCalls(NamedTuple):
+    """The calls of a lot that are over and began in a period.
 
     Attributes:
-        agent: The agent.
-        version: Its version; empty if its calls name none.
+        lot: What they have in common: a version of an agent, or one label, or their day.
         calls: How many.
         first_ms: When the first of them began, in epoch ms.
         last_ms: The same of the last.
-        means: By name of a measure of `LISTED` its mean; unknown ones are left out.
+        values: By name of a measure of `LISTED` its mean over the calls, of the longest wait the
+            longest, of unanswered turns their share of all turns; unknown ones are left out.
         judged: Of how many calls it is known whether they reached all goals.
         unjudged: How many others with goals there are: a mean leaves them out.
     """
 
-    agent: str
-    version: str
+    lot: Lot
     calls: int
     first_ms: float
     last_ms: float
-    means: Mapping[str, float]
+    values: Mapping[str, float]
     judged: int = 0
     unjudged: int = 0
 
@@ -433,8 +449,8 @@ def more_calls_in_words(measure: ComparedMeasure, change: Change) -> str:
 
 
 def more_calls(measure: ComparedMeasure, change: Change) -> int:
-    """About how many more calls of each lot are needed until a difference that matters is told from
-    chance; 0 if there are enough.
+    """About how many more calls of each lot are needed until something can be said, if they are
+    like those there are; 0 if there are enough.
     """
     limit = _matters(measure, change)
     if (
@@ -444,8 +460,11 @@ def more_calls(measure: ComparedMeasure, change: Change) -> int:
         or change.high is None
     ):
         return 0
-    least = min(change.calls_before, change.calls_after)
-    return max(1, math.ceil(least * ((change.high - change.low) / 2 / limit) ** 2) - least)
+    least, apart = min(change.calls_before, change.calls_after), change.change or 0
+    # on which side of 0 the interval is, or that its bad end is within the limit
+    good = apart * measure.better if measure.better else -abs(apart)
+    told_from = max(abs(apart), limit + good)
+    return max(1, math.ceil(least * ((change.high - change.low) / 2 / told_from) ** 2) - least)
 
 
 def _matters(measure: ComparedMeasure, change: Change) -> float:
@@ -534,9 +553,8 @@ def ends(measure: ComparedMeasure, change: Change, *, is_size: bool = False) -> 
 
 # Two calls.
 
-_LONGEST: Final = ComparedMeasure("longest_wait_ms", "Longest wait", "ms", -1, 200)
 CALL_MEASURES: Final = tuple(
-    _LONGEST if each.name == "p95_ms" else each  # of some ten waits both are mostly the same
+    LONGEST_WAIT if each.name == "p95_ms" else each  # of some ten waits both are mostly the same
     for each in COMPARED
     if each.name in {*MEASURES, "length_ms"}
 )
@@ -563,6 +581,14 @@ _CLAUSES: Final = {
     "speech.first_word_ms": ("first word {} sooner", "first word {} later"),
     "unanswered": ("unanswered turns: {} fewer", "unanswered turns: {} more"),
     "dead_airs": ("dead airs: {} fewer", "dead airs: {} more"),
+    "assistant_interruptions": (
+        "interruptions by the agent: {} fewer",
+        "interruptions by the agent: {} more",
+    ),
+    "user_interruptions": (
+        "interruptions by the caller: {} fewer",
+        "interruptions by the caller: {} more",
+    ),
     "failed_tool_calls": ("failed tools: {} fewer", "failed tools: {} more"),
     "stt_wer.result": ("word errors {} lower", "word errors {} higher"),
 }

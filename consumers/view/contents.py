@@ -57,7 +57,15 @@ from schemas.rows import (
     Unscored,
     Value,
 )
-from schemas.scores.trouble import MANY_INTERRUPTIONS, SLOW_MS, VERY_SLOW_MS, bad_end, troubles_of
+from schemas.scores.trouble import (
+    MANY_INTERRUPTIONS,
+    SLOW_MS,
+    VERY_SLOW_MS,
+    Trouble,
+    TroubleKind,
+    bad_end,
+    troubles_of,
+)
 
 _FIRST_MS: Final = 946_684_800_000
 """The year 2000: no call is older."""
@@ -228,7 +236,7 @@ def standouts(call: ReportedCall) -> tuple[Standout, ...]:
             [] if (errors := errors_in_words(call)) is None else [Moment(None, errors)],
             "{text}",
         ),
-        "Tools without success": (_tools(call), "{text} in turn {turn}{more}"),
+        "Failed tools": (_tools(call), "{text} in turn {turn}{more}"),
         "No goal reached after": (_stalls(call), "no further goal after turn {turn}"),
         "Goals missed": (_missed(call), "{text}"),
         "Waits not known": (
@@ -277,7 +285,8 @@ def verdict(call: ReportedCall) -> str:
     """
     faults = [each for each in standouts(call) if each.is_fault]
     if not faults:
-        return ("" if call.is_over else "So far: ") + nothing_stands_out(call)
+        said = nothing_stands_out(call)
+        return said if call.is_over else f"So far {said[:1].lower()}{said[1:]}"
     said = "; ".join(each.said for each in faults[:MOST_SAID])
     left_out = f"; and {len(faults) - MOST_SAID} more" if len(faults) > MOST_SAID else ""
     return f"{said[:1].upper()}{said[1:]}{left_out}. {_going_on(call, faults)}".strip()
@@ -341,7 +350,7 @@ def _going_on(call: ReportedCall, faults: Iterable[Standout]) -> str:
     if not call.is_over:
         troubles = troubles_of(call.row, call.row.known_ms)
         return (
-            f"It is going on: {call.shown(troubles[0].reason)}."
+            f"It is going on: {call.shown(_without_time(troubles[0]))}."
             if troubles
             else "It is not going on now."
         )
@@ -350,10 +359,16 @@ def _going_on(call: ReportedCall, faults: Iterable[Standout]) -> str:
     if last is None or not end:
         return ""
     return (
-        f"The last of it was in turn {last} of {end}."
+        f"The last fault was in turn {last} of {end}."
         if last < end
-        else "It lasted to the end of the call."
+        else "The last fault was in the last turn."
     )
+
+
+def _without_time(trouble: Trouble) -> str:
+    """The trouble without how long the caller waits: that is counted where the turn is shown."""
+    is_a_wait = trouble.kind in {TroubleKind.MUTE, TroubleKind.SILENT}
+    return trouble.reason.partition(" for ")[0] if is_a_wait else trouble.reason
 
 
 def summary(call: ReportedCall) -> str:
@@ -442,7 +457,9 @@ def nothing_stands_out(call: ReportedCall) -> str:
         "dead air": call.dead_airs is not None,
         "tool that failed": True,
     }
-    said = "Nothing: " + ", ".join(f"no {fault}" for fault in known if known[fault]) + "."
+    said = (
+        "Nothing went wrong: " + ", ".join(f"no {fault}" for fault in known if known[fault]) + "."
+    )
     unknown = [fault for fault in known if not known[fault]]
     return f"{said} Not known: {', '.join(unknown)}." if unknown else said
 
@@ -547,7 +564,7 @@ def tiles(call: ReportedCall) -> Iterator[Tile]:
 
 def _progress_tile(call: ReportedCall) -> Tile:
     found, pending = call.progress, call.unjudged_turns
-    reached = None if found is None else f"{found.reached} of {counted(found.subgoals, 'goal')}"
+    reached = None if found is None else f"{found.reached} of {counted(found.subgoals, 'subgoal')}"
     turn = None if call.row.goals is None else call.row.goals.judged_turn
     reasons = [] if turn is None else [("Known", f"up to turn {turn}"), *reasons_of(call, turn)]
     if pending:
@@ -558,7 +575,7 @@ def _progress_tile(call: ReportedCall) -> Tile:
             )
         )
         reached = f"{reached}, a verdict is pending" if reached else "a verdict is pending"
-    return Tile("Goals", progress_value(call), reached, _of_progress(call), tuple(reasons))
+    return Tile("Subgoals", progress_value(call), reached, _of_progress(call), tuple(reasons))
 
 
 _OF_A_WAIT: Final[Mapping[Level, tuple[FigureGrade, str]]] = {
@@ -697,7 +714,8 @@ def _state(
     if result == _NOT_BEGUN and not call.is_over:
         so_far = None if call.progress is None or not subgoal.is_judged else call.progress.result
         if not isinstance(so_far, Unscored) or so_far.reason not in _UNJUDGED:
-            return "Not reached yet", None, how
+            judged = call.row.goals and call.row.goals.judged_turn
+            return f"Not reached up to turn {judged}" if judged else "Not judged yet", None, how
         result = so_far
     value = rows.number(result)
     if value is None:

@@ -8,7 +8,7 @@ from consumers.view.calls import span_of
 from consumers.view.words import in_words, seconds
 from schemas.closed_sets import CloseReason
 from schemas.rows import CallRow
-from schemas.scores.running import ShownCall
+from schemas.scores.running import ShownCall, heard_ms
 from schemas.scores.trouble import SLOW_MS, VERY_SLOW_MS
 
 ID_CHARS: Final = 6
@@ -32,7 +32,7 @@ class RunningLine(NamedTuple):
         latency_level: How bad it is.
         goals: How many are reached; a question mark where verdicts are missing.
         first_ms: Broker time of its first event, in epoch ms.
-        changed_ms: That of its newest row.
+        heard_ms: That of its newest event.
         length_ms: How long it was, if it is over; None while it runs.
     """
 
@@ -47,7 +47,7 @@ class RunningLine(NamedTuple):
     latency_level: Level
     goals: str
     first_ms: int
-    changed_ms: int
+    heard_ms: int
     length_ms: float | None
 
     @property
@@ -80,7 +80,7 @@ def running_line(shown: ShownCall) -> RunningLine:
         if found is None
         else f"{found.reached} of {found.subgoals}{'?' if found.missing else ''}",
         first_ms=call.first_known_ms,
-        changed_ms=call.known_ms,
+        heard_ms=heard_ms(call),
         length_ms=None if call.state == "running" else end_ms - begin_ms,
     )
 
@@ -88,10 +88,15 @@ def running_line(shown: ShownCall) -> RunningLine:
 def end_in_words(call: CallRow) -> str:
     """How a call ended."""
     if call.state != "closed":
-        return "over, waiting for verdicts" if call.state == "over" else "not yet"
+        return "over, final values soon" if call.state == "over" else "not yet"
     if not call.ended_reason and call.close_reason == CloseReason.ENDED:
         return "no reason given"
-    return in_words(call.ended_reason or call.close_reason or "not known")
+    reason = call.ended_reason or call.close_reason or "not known"
+    return _ENDS.get(reason) or in_words(reason)
+
+
+_ENDS: Final = {"user_initiated": "closed by its program"}
+"""Reasons that mean another thing than they say: who uses LiveKit's session is no caller."""
 
 
 def wait_level(wait_ms: float | None) -> Level:

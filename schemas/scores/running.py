@@ -169,6 +169,11 @@ class ShownCall(NamedTuple):
         return bad_end(self.call)
 
 
+def heard_ms(call: CallRow) -> int:
+    """When the newest event of a call came, by the broker's clock."""
+    return call.last_known_ms or call.known_ms
+
+
 def _by_trouble(shown: ShownCall) -> tuple[float, int]:
     """The worst first, then those that ended badly, the newest first, then the healthy ones, then
     those that are over.
@@ -186,13 +191,17 @@ def _by_latency(shown: ShownCall) -> float:
 
 _ORDERS: Final[dict[SortKey, Callable[[ShownCall], tuple[float, int] | float | str]]] = {
     "trouble": _by_trouble,
-    "quiet": lambda shown: shown.call.known_ms,
+    "quiet": lambda shown: heard_ms(shown.call),
     "latency": _by_latency,
     "began": lambda shown: shown.call.first_known_ms,
     "agent": lambda shown: shown.call.labels.agent,
 }
 
 
+SILENT_MS: Final = 20_000
+"""Time without an event of any call, while calls run, from which it is said: a partition says every
+ten seconds how far it is.
+"""
 STALE_MS: Final = 15_000
 """How far behind the present the rows may be that tell of it: a partition without events says every
 ten seconds how far it is.
@@ -204,19 +213,29 @@ class KnownTime:
 
     Attributes:
         newest_ms: The newest `known_ms` of a row of a turn or of a call; None before the first.
+        event_ms: When the newest event of any call came; 0 where no partition has said it.
     """
 
     def __init__(self) -> None:
         self.newest_ms: int | None = None
+        self.event_ms = 0
         self._partitions: dict[int, int] = {}
 
     def note(self, known_ms: int) -> None:
         """Takes in the time of a row of a turn or of a call."""
         self.newest_ms = max(self.newest_ms or 0, known_ms)
 
-    def take_partition(self, number: int, known_ms: int) -> None:
-        """Takes in how far a partition is; its row says so even while no event comes."""
+    def take_partition(self, number: int, known_ms: int, event_ms: int = 0) -> None:
+        """Takes in how far a partition is, and when its newest event came; its row says so even
+        while no event comes.
+        """
         self._partitions[number] = max(known_ms, self._partitions.get(number, 0))
+        self.event_ms = max(event_ms, self.event_ms)
+
+    def silent_ms(self, now_ms: int) -> int:
+        """How long no event of any call has come; 0 for a short while, and where nobody knows."""
+        silent_ms = now_ms - self.event_ms
+        return silent_ms if self.event_ms and silent_ms >= SILENT_MS else 0
 
     @property
     def reached_ms(self) -> int | None:
@@ -237,13 +256,17 @@ def age_of_data(known: KnownTime, now_ms: int, calls_running: int) -> tuple[str,
     """
     if known.newest_ms is None or known.reached_ms is None:
         return "no score yet", False
-    age_ms, behind_ms = max(0, now_ms - known.newest_ms), max(0, now_ms - known.reached_ms)
+    newest_ms, what = known.newest_ms, "nothing new"
+    if known.event_ms:
+        newest_ms, what = known.event_ms, "no event"
+    age_ms, behind_ms = max(0, now_ms - newest_ms), max(0, now_ms - known.reached_ms)
     if calls_running and behind_ms > STALE_MS:
         return f"SCORES ARE {behind_ms // MS_PER_SECOND} s OLD: does an evaluator run?", True
     if age_ms < FRESH_MS:
+        age_ms = max(0, now_ms - known.newest_ms)
         return f"newest score {to_seconds(age_ms):.1f} s old", False
     minutes, seconds = divmod(age_ms // MS_PER_SECOND, 60)
-    return f"nothing new for {minutes}:{seconds:02}", False
+    return f"{what} for {minutes}:{seconds:02}", False
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +281,7 @@ class WantedCalls:
         text: Part of the id, of a label, or of what is wrong, in any case; empty for all.
         only_bad: Whether only calls in trouble are shown, and those that ended badly.
         sort: `trouble`: the worst first, then the healthy ones in the order in which they began,
-            then those that are over; `quiet`: the longest without a record first; `latency`: the
+            then those that are over; `quiet`: the longest without an event first; `latency`: the
             slowest newest answer first; `began`, `agent`.
     """
 
@@ -300,6 +323,7 @@ class ShownCalls:
         age: How old the newest score is, in words.
         is_stale: Whether it is too old to say anything of now.
         is_ranked: Whether the worst calls come first.
+        silent_ms: How long no event of any call has come while some run; 0 for a short while.
     """
 
     calls: list[ShownCall]
@@ -309,6 +333,7 @@ class ShownCalls:
     age: str
     is_stale: bool
     is_ranked: bool
+    silent_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,11 +347,13 @@ class RunningCalls:
         calls: The calls and their troubles, in the order in which they began.
         age: How old the newest score is, in words.
         is_stale: Whether it is too old to say anything of now.
+        silent_ms: How long no event of any call has come while some run; 0 for a short while.
     """
 
     calls: list[ShownCall]
     age: str
     is_stale: bool
+    silent_ms: int = 0
     _said: list[tuple[ShownCall, str]] = field(default_factory=list, compare=False, repr=False)
     _ordered: dict[SortKey, list[tuple[ShownCall, str]]] = field(
         default_factory=dict, compare=False, repr=False
@@ -351,6 +378,7 @@ class RunningCalls:
             age=self.age,
             is_stale=self.is_stale,
             is_ranked=wanted.sort == "trouble",
+            silent_ms=self.silent_ms,
         )
 
     def _in_order(self, sort: SortKey) -> list[tuple[ShownCall, str]]:
@@ -400,7 +428,8 @@ def looking(table: CallTable, known: KnownTime, now_ms: int) -> Generator[None, 
     calls = yield from table.showing(
         now_ms, reached_ms if is_stale and reached_ms is not None else now_ms
     )
-    return RunningCalls(calls, age, is_stale)
+    silent_ms = known.silent_ms(now_ms) if table.calls_running and not is_stale else 0
+    return RunningCalls(calls, age, is_stale, silent_ms)
 
 
 # The running calls for programs: what `top --json` and the API of the console give.
@@ -413,7 +442,7 @@ class ListedCall(Struct):
         call: Its row. A field that is not there has its default.
         troubles: What is wrong now, the worst first.
         ended_badly: How a call that is over ended badly, in words; null otherwise.
-        quiet_ms: Time since its newest row.
+        quiet_ms: Time since its newest event, as far as its rows tell.
     """
 
     call: CallRow
@@ -480,7 +509,7 @@ def call_list(
         calls_left_out=table.calls_dropped,
         unreadable_records=unreadable,
         calls=[
-            ListedCall(each.call, each.troubles, each.ending, max(0, now_ms - each.call.known_ms))
+            ListedCall(each.call, each.troubles, each.ending, max(0, now_ms - heard_ms(each.call)))
             for each in shown.calls[:most]
         ],
     )

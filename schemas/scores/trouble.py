@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from schemas.closed_sets import CloseReason
 from schemas.rows import CallRow
 from schemas.scores.latency_stages import Stage
 from schemas.units import MS_PER_SECOND
@@ -125,7 +126,11 @@ def bad_end(call: CallRow) -> str | None:
     if call.waiting is not None:
         turn = call.waiting.turn
         is_mute = call.answer is None and max(1, call.unanswered) >= turn
-        return "never answered" if is_mute else f"hung up in silence, turn {turn}"
+        if is_mute:
+            return "never answered"
+        if call.close_reason is CloseReason.IDLE:  # nobody has said that it ended
+            return f"no event after a wait, turn {turn}"
+        return f"hung up in silence, turn {turn}"
     ended_ms = call.known_ms
     if call.errors is not None and ended_ms - call.errors.known_ms <= ERROR_MS:
         of = "" if call.errors.component is None else f": {call.errors.component}"

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from streamer.cli.options import ConfigOption, HttpPortOption
+from streamer.cli.options import ConfigOption
 from streamer.terminal import output_console
 
 DEMO_SEED: Final = 199
@@ -16,7 +16,12 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def demo(
     *,
-    http_port: HttpPortOption = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port", metavar="N", help="Port of its page (8080 unless set); 0 takes a free one."
+        ),
+    ] = None,
     seconds: Annotated[
         float | None,
         typer.Option(
@@ -41,7 +46,7 @@ def demo(
     well, a bad version of one is deployed, it fails, is rolled back, and the agent is well again.
     A line says each step, with the address at which to look. About 200 calls of the last 24 hours
     are there some seconds later, with two versions of another agent. A table shows the running
-    calls and the progress of each. If the port of /metrics is taken, the next free one is used.
+    calls and the progress of each. If the port is taken, the next free one is used.
     Ctrl-C ends it.
 
     Nothing stays: past calls are in a temporary folder until it ends. Nothing leaves the machine
@@ -50,12 +55,12 @@ def demo(
 
     Examples:
         callgauge demo
-        callgauge demo --calls 24 --seconds 60 --http-port 0 --no-browser
+        callgauge demo --calls 24 --seconds 60 --port 0 --no-browser
     """
     from streamer.roles.demo import Demo, run_demo
     from streamer.settings.listing import settings_from
 
-    settings = settings_from(config, http_port=http_port)
+    settings = settings_from(config, http_port=port)
     shown = Demo(
         settings, output_console(), concurrent_calls=calls, seed=seed, opens_browser=not no_browser
     )

@@ -136,7 +136,7 @@ def goals_and_finding(settings: Settings) -> tuple[list[GoalSet], Finding]:
         source = (
             "the topic goals is read"
             if settings.goals.reads_topic
-            else "none, so only simulated calls and the sample have progress"
+            else "goals.folder is not set here; a role that runs may have goals of its own"
         )
         return [], Finding("goals", Verdict.OK, source)
     try:

@@ -15,17 +15,19 @@ from consumers.runtime.process import SetupError, wall_clock_ms
 from consumers.store.changes import (
     COMPARED,
     LISTED,
+    LONGEST_WAIT,
     MEASURES,
     MOST_FLIPPED,
     PROGRESS,
     SHARE_DRAWS,
     SUCCESS,
+    UNANSWERED,
     USUAL_SINCE,
     Change,
     Comparison,
     Lot,
+    LotCalls,
     SubgoalChange,
-    VersionCalls,
     change_of,
     draws_of_one,
     remark_on_chance,
@@ -317,38 +319,86 @@ def _subgoal_changes(
     return found[:MOST_SUBGOALS]
 
 
-def versions_in(store: HistoryStore, since_ms: int, until_ms: int) -> list[VersionCalls]:
-    """The versions of all agents with their calls that are over: the agent with most calls first,
-    of an agent the newest version.
+LISTED_BY: Final[Mapping[str, tuple[str, ...]]] = {
+    "version": ("labels.agent", "labels.version"),
+    "agent": ("labels.agent",),
+    "tenant": ("labels.tenant",),
+    "environment": ("labels.environment",),
+    "day": ("day_ms",),
+}
+"""What lots of calls can be listed by, and the columns that make a lot."""
+
+
+def lots_in(
+    store: HistoryStore, since_ms: int, until_ms: int, by: str = "version"
+) -> list[LotCalls]:
+    """The calls of a period that are over, lot by lot: by version those of the agent with most
+    calls first, of an agent the newest version; by day the newest; otherwise the most calls.
+
+    Raises:
+        SetupError: Calls are not listed by this.
     """
-    question = CallSearch(since_ms, until_ms, [Condition("state", "=", "closed")], most=None)
-    names = ("first_known_ms", "goals.progress.subgoals", *(measure.name for measure in LISTED))
-    lots: defaultdict[tuple[str, str], _Lot] = defaultdict(lambda: _Lot(names))
-    calls: Counter[str] = Counter()
-    for agent, version, *row in store.values(question, ["labels.agent", "labels.version", *names]):
-        lots[str(agent), str(version or "")].add(row)
-        calls[str(agent)] += 1
-    found = [
-        VersionCalls(
-            *(agent, version, lot.calls, min(began_ms), max(began_ms), lot.means),
-            judged,
-            max(0, len(lot.values["goals.progress.subgoals"]) - judged),
+    if by not in LISTED_BY:
+        raise SetupError(
+            f"Calls are listed by {', '.join(LISTED_BY)}; seen {by!r}. Nothing is shown."
         )
-        for (agent, version), lot in lots.items()
-        for began_ms in [lot.values.pop("first_known_ms")]
-        for judged in [len(lot.values[SUCCESS.name])]
-    ]
-    found.sort(key=lambda each: (each.first_ms // DAY_MS, _in_order(each.version)), reverse=True)
-    return sorted(found, key=lambda each: (-calls[each.agent], each.agent))
+    question = CallSearch(since_ms, until_ms, [Condition("state", "=", "closed")], most=None)
+    columns = LISTED_BY[by]
+    names = (
+        *("first_known_ms", "goals.progress.subgoals", "unanswered", "turn"),
+        *(measure.name for measure in LISTED if measure is not UNANSWERED),
+    )
+    lots: defaultdict[tuple[Flat, ...], _Lot] = defaultdict(lambda: _Lot(names))
+    for row in store.values(question, [*columns, *names]):
+        lots[row[: len(columns)]].add(row[len(columns) :])
+    found = [_listed(_lot_of(by, key), lot) for key, lot in lots.items()]
+    if by == "day":
+        return sorted(found, key=lambda each: each.first_ms, reverse=True)
+    if by != "version":
+        return sorted(found, key=lambda each: (-each.calls, *each.lot))
+    calls: Counter[str] = Counter()
+    for each in found:
+        calls[each.lot.agent] += each.calls
+    found.sort(
+        key=lambda each: (each.first_ms // DAY_MS, _in_order(each.lot.version)), reverse=True
+    )
+    return sorted(found, key=lambda each: (-calls[each.lot.agent], each.lot.agent))
 
 
-def newest_pairs(versions: Iterable[VersionCalls]) -> Iterator[tuple[Lot, Lot]]:
+def _lot_of(by: str, key: Sequence[Flat]) -> Lot:
+    if by == "day":
+        begin, end = (
+            shown_moment(int(str(key[0])) + more_ms)[: len("2026-11-20")] for more_ms in (0, DAY_MS)
+        )
+        return Lot(since=begin, until=end)
+    names = ("agent", "version") if by == "version" else (by,)
+    return Lot()._replace(
+        **{name: str(value or "") for name, value in zip(names, key, strict=True)}
+    )
+
+
+def _listed(lot: Lot, of: _Lot) -> LotCalls:
+    began_ms, turns = of.values["first_known_ms"], sum(of.values["turn"])
+    means = of.means
+    values = {each.name: means[each.name] for each in LISTED if each.name in means}
+    if waits_ms := of.values[LONGEST_WAIT.name]:
+        values[LONGEST_WAIT.name] = max(waits_ms)
+    if turns:
+        values[UNANSWERED.name] = sum(of.values["unanswered"]) / turns
+    judged = len(of.values[SUCCESS.name])
+    with_goals = len(of.values["goals.progress.subgoals"])
+    return LotCalls(
+        lot, of.calls, min(began_ms), max(began_ms), values, judged, max(0, with_goals - judged)
+    )
+
+
+def newest_pairs(versions: Iterable[LotCalls]) -> Iterator[tuple[Lot, Lot]]:
     """Of each agent with several versions the newest, and the one before it."""
-    said = (each for each in versions if each.version)
-    for agent, of in groupby(said, lambda each: each.agent):
-        after, before, *_ = (*(each.version for each in of), "", "")
-        if before:
-            yield Lot(agent, before), Lot(agent, after)
+    said = (each.lot for each in versions if each.lot.version)
+    for _, of in groupby(said, lambda each: each.agent):
+        after, *older = of
+        if older:
+            yield older[0], after
 
 
 def _in_order(version: str) -> list[tuple[int, str]]:
@@ -374,7 +424,7 @@ def print_lots(
         SetupError: A moment of a lot is none.
     """
     now_ms = wall_clock_ms()
-    versions = [] if lots else versions_in(store, moment_ms(USUAL_SINCE, now_ms), now_ms + 1)
+    versions = [] if lots else lots_in(store, moment_ms(USUAL_SINCE, now_ms), now_ms + 1)
     pairs = [(lots[0], lots[1])] if lots else list(newest_pairs(versions))[:MOST_GROUPS]
     if not pairs:
         say(

@@ -20,7 +20,7 @@ _SHOWN: Final[Mapping[str, tuple[str, Callable[[float], str], int]]] = {
     "p50_ms": ("median", seconds, 1),
     "p95_ms": ("p95", seconds, 4),
     "unanswered": ("unanswered", str, 3),
-    "goals.progress.result": ("goals", percent, 2),
+    "goals.progress.result": ("subgoals", percent, 2),
     "dead_airs": ("dead air", str, 5),
 }
 """Numbers of the table for people: what stands above each, how a value is written, and when the

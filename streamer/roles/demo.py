@@ -27,6 +27,7 @@ from consumers.history.sqlite import SqliteHistory
 from consumers.log.file import FileLog
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.process import end_tasks, first_of, wall_clock_ms
+from schemas.units import to_seconds
 from streamer.goals.files import SIMULATED_GOALS
 from streamer.history.importing import Imported, Importing, imported
 from streamer.live_calls import CallsOnScreen, show_live
@@ -209,6 +210,10 @@ PORTS_TRIED: Final = 20
 KEEPS_NOTHING: Final = (
     "Calls are kept in a temporary folder: when the program ends, all of it is gone."
 )
+LEAD_MS: Final = 2_000
+"""How long it may take until the calls go on: an event that is sent later than it happens has other
+times on the page of its call than in the headline.
+"""
 PAST_TICK_MS: Final = 500
 """Between two ticks of the head start."""
 MAX_WAITING: Final = 500
@@ -268,7 +273,7 @@ class Demo:
             )
         self._take_a_free_port()
         with TemporaryDirectory(prefix="callgauge-demo-", ignore_cleanup_errors=True) as place:
-            folder, now_ms = Path(place), wall_clock_ms()
+            folder, now_ms = Path(place), wall_clock_ms() + LEAD_MS
             calls = await self._write_the_past(folder, now_ms)
             http = self._settings.http
             machine = OneMachine(
@@ -294,7 +299,7 @@ class Demo:
             wanted,
         )
         if free != wanted:
-            self._say(f"Port {wanted} is taken, so /metrics is on port {free}.")
+            self._say(f"Port {wanted} is taken, so the demo is on port {free}.")
             self._settings = self._settings.model_copy(update={"http_port": free})
 
     async def _write_the_past(self, folder: Path, now_ms: int) -> Iterator[PlayedCall]:
@@ -316,7 +321,7 @@ class Demo:
     ) -> None:
         # the calls go on while the roles start
         began_seconds = time.monotonic()
-        playing = asyncio.create_task(self._play(machine, calls))
+        playing = asyncio.create_task(self._play(machine, calls, now_ms))
         try:
             await machine.ready.wait()
             self._page_url = f"{machine.address}/"
@@ -365,7 +370,8 @@ class Demo:
             f"{USUAL_VERSION} and {TRIED} of {TRIED_BY}: {self._page_url}versions"
         )
 
-    async def _play(self, machine: OneMachine, calls: Iterator[PlayedCall]) -> None:
+    async def _play(self, machine: OneMachine, calls: Iterator[PlayedCall], now_ms: int) -> None:
+        await asyncio.sleep(max(0.0, to_seconds(now_ms - wall_clock_ms())))
         await play(calls, LogPublisher(machine.log), speed=1.0, on_progress=self._on_progress)
 
     def _on_progress(self, progress: PlayProgress) -> None:

@@ -295,7 +295,7 @@ _COLUMNS: Final = (
         ),
     ),
     _Column("turn", 4, lambda _, line, __: line.turn),
-    _Column("quiet\nfor", 5, lambda _, line, now_ms: _clock(now_ms - line.changed_ms)),
+    _Column("quiet\nfor", 5, lambda _, line, now_ms: _clock(now_ms - line.heard_ms)),
     _Column("goals", 5, lambda call, line, _: _goals(call, line)),
     _Column(
         "wait",

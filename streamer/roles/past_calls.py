@@ -1,7 +1,7 @@
 """History as the pages of the console ask for it."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from operator import itemgetter
 from statistics import median
@@ -13,6 +13,7 @@ from consumers.console.past import (
     BESIDE,
     FACETS,
     ROWS,
+    USUAL_BY,
     LotsQuery,
     PastFound,
     PastQuery,
@@ -25,6 +26,7 @@ from consumers.history.opening import opened
 from consumers.history.search import (
     COLUMNS,
     KINDS,
+    MAX_RESULTS,
     MAX_ROWS,
     MAX_TEXT_CHARS,
     OUTCOMES,
@@ -35,7 +37,7 @@ from consumers.history.search import (
 )
 from consumers.history.settings import HistorySettings
 from consumers.runtime.process import SetupError, wall_clock_ms
-from consumers.store.changes import CALL_MEASURES, USUAL_SINCE
+from consumers.store.changes import CALL_MEASURES, USUAL_SINCE, Lot, LotCalls
 from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
 from schemas.columns import Flat
@@ -43,9 +45,9 @@ from schemas.rows import CallRow
 from schemas.units import DAY_MS
 from streamer.history.comparison import (
     lots_compared,
+    lots_in,
     newest_pairs,
     subgoal_results,
-    versions_in,
 )
 from streamer.history.finding import said_of
 from streamer.tables import Computed, csv_text, row_of
@@ -63,8 +65,8 @@ LEAST_APART = 0.2
 """The least difference of two shares that is worth a word."""
 MOST_IN_COMMON = 3
 """Values that are named as common to calls."""
-_WHOSE = ("agent", "version", "tenant", "environment", "goal_set", "tool")
-"""Facets that may be behind an outcome or a trouble."""
+_WHOSE = ("agent", "version", "tenant", "environment", "goal_set", "tool", "subgoal")
+"""Facets that may be behind an outcome or a fault."""
 MOST_LAST_WORDS = 1_000
 """Calls of one CSV whose last words are looked up, a millisecond each: the first of them."""
 
@@ -151,6 +153,7 @@ class StoredCalls:
             labels = store.labels()
             every, question = (_labelled(each, asked.label, labels) for each in (every, question))
             counts = _counted(store, every)
+            question = _missing(store, question, asked.subgoal)
             rows = _found(store, question, ASKED_COLUMNS)
             ids = [str(row["conversation_id"]) for row in rows]
             said = said_of(store, ids, asked.text) if asked.text or asked.said else {}
@@ -239,6 +242,7 @@ class StoredCalls:
             question = _labelled(
                 question._replace(most=MAX_ROWS, skip=0), asked.label, store.labels()
             )
+            question = _missing(store, question, asked.subgoal)
             rows = _found(store, question, _TABLE_COLUMNS)
             ids = [str(row["conversation_id"]) for row in rows]
             people = store.annotations_of(ids)
@@ -274,8 +278,9 @@ class StoredCalls:
         since_ms = moment_ms(asked.since or USUAL_SINCE, now_ms)
         until_ms = moment_ms(asked.until, now_ms) if asked.until else now_ms + 1
         with opened(self._settings, MAX_SECONDS) as store:
-            versions = versions_in(store, since_ms, until_ms)
-            pair = next(newest_pairs(versions), None)
+            versions = lots_in(store, since_ms, until_ms, asked.by or USUAL_BY)
+            pairs = newest_pairs(versions) if asked.by in {"", USUAL_BY} else _first(versions)
+            pair = next(pairs, None)
             lots = asked.lots() or pair
             return Versions(
                 lots_compared(store, asked.within(lots), now_ms) if lots else None, versions, pair
@@ -318,23 +323,62 @@ def _labelled(question: CallSearch, label: str, labels: Iterable[tuple[str, str]
     )
 
 
+def _first(listed: Sequence[LotCalls]) -> Iterator[tuple[Lot, Lot]]:
+    """The two lots that are listed first, the second as the base: a day beside the day before."""
+    if len(listed) > 1:
+        yield listed[1].lot, listed[0].lot
+
+
+def _missing(store: HistoryStore, question: CallSearch, subgoal: str) -> CallSearch:
+    """The calls that missed a subgoal; all without one."""
+    if not subgoal:
+        return question
+    asked = question._replace(counts=True, most=None, skip=0)
+    missed = _Missed(store)
+    results = [
+        str(results)
+        for results, _ in store.values(asked, ["subgoal_results"])
+        if subgoal in missed.in_results(results)
+    ]
+    return question._replace(results=results[:MAX_RESULTS])
+
+
+class _Missed:
+    """The names of missed subgoals; asks the store for each goal set once."""
+
+    def __init__(self, store: HistoryStore) -> None:
+        self._store = store
+        self._sets: dict[str, Sequence[str]] = {}
+
+    def of_call(self, call: Flat, digest: Flat, results: Flat) -> list[str]:
+        """Those of a call, whose goal set has this digest."""
+        found = subgoal_results(self._store, self._sets, call, digest, results)
+        return [name for name, result in found if not result]
+
+    def in_results(self, subgoal_results: Flat) -> list[str]:
+        """Those in the results of a set, as the column of that name has them."""
+        digest, _, results = str(subgoal_results or "").partition(" ")
+        if not digest:
+            return []
+        call: Flat = None
+        if digest not in self._sets:
+            of_set = [Condition("goals.digest", "=", digest)]
+            one = CallSearch(0, wall_clock_ms() + 1, of_set, most=1)
+            call = next(iter(self._store.values(one, ["conversation_id"])), (None,))[0]
+        return self.of_call(call, digest, results)
+
+
 def _found(
     store: HistoryStore, question: CallSearch, columns: Sequence[str]
 ) -> list[dict[str, Any]]:
     """The calls, each with the names of the subgoals that it missed."""
-    sets: dict[str, Sequence[str]] = {}
+    missed = _Missed(store)
     return [
         row
         | {
-            "missed_subgoals": [
-                name
-                for name, result in subgoal_results(
-                    store,
-                    sets,
-                    *(row[each] for each in ("conversation_id", *_UNTOLD[1:])),
-                )
-                if not result
-            ]
+            "missed_subgoals": missed.of_call(
+                row["conversation_id"], row["goals.digest"], row["goals.subgoals.result"]
+            )
         }
         for row in store.find(question, columns)
     ]
@@ -365,8 +409,13 @@ _Counts = Sequence[tuple[Mapping[str, Sequence[str]], int]]
 
 def _counted(store: HistoryStore, question: CallSearch) -> _Counts:
     columns = {name: column for name, (_, column) in FACETS.items() if column}
+    missed = _Missed(store)
+
+    def values_of(name: str, value: Flat) -> Sequence[str]:
+        return missed.in_results(value) if name == "subgoal" else _facet_values(name, value)
+
     return [
-        (dict(zip(columns, map(_facet_values, columns, values), strict=True)), int(str(calls)))
+        (dict(zip(columns, map(values_of, columns, values), strict=True)), int(str(calls)))
         for *values, calls in store.values(question._replace(counts=True), list(columns.values()))
     ]
 
@@ -393,8 +442,8 @@ def _number(counts: _Counts, asked: PastQuery) -> int:
 
 
 def _in_common(counts: _Counts, asked: PastQuery) -> list[tuple[str, str, float, float]]:
-    """What calls with the outcome or trouble that is chosen have more often than the others."""
-    every = asked.model_copy(update={"outcome": "", "trouble": ""})
+    """What calls with the outcome or fault that is chosen have more often than the others."""
+    every = asked.model_copy(update=dict.fromkeys(("outcome", "trouble", "tool", "subgoal"), ""))
     these = _number(counts, asked)
     others = _number(counts, every) - these
     found = []

@@ -371,7 +371,9 @@ class OneMachine:
         """Counts and shows the next rows; returns how many there were."""
         shown = 0
         # first: of old knowledge pages say that no evaluator runs
-        self.console.fleet.known.take_partition(0, self._evaluator.known_ms)
+        self.console.fleet.known.take_partition(
+            0, self._evaluator.known_ms, self._evaluator.partition.event_ms
+        )
         for topic in self._offsets:
             while records := self.log.records(topic, self._offsets[topic], SHOWN_RECORDS):
                 await self._show_records(records, has_counted=has_counted)

@@ -196,7 +196,9 @@ def test_a_call_is_read_turn_by_turn_shared_and_left_for_the_next_one(
     expect(page.get_by_title("two")).to_be_visible()  # the list that is left has both
     page.get_by_title("one").click()
     expect(page.get_by_role("heading", name="Call one")).to_be_visible()
-    expect(page.locator(".verdict")).to_contain_text("So far: Nothing: no wait over 1.50 s")
+    expect(page.locator(".verdict")).to_contain_text(
+        "So far nothing went wrong: no wait over 1.50 s"
+    )
     expect(page.locator("#call-t6")).to_be_attached()
     page.keyboard.press("j")
     page.keyboard.press("j")

@@ -235,7 +235,7 @@ async def test_the_calls_are_printed_once_as_a_table_and_as_json(
     table = await topped("--once")
     assert (table.code, table.err) == (0, "")
     lines = table.out.splitlines()
-    assert lines[0].startswith("1 calls running, 0 in trouble, newest score ")
+    assert lines[0].startswith("1 call running, 0 in trouble, newest score ")
     assert lines[0].endswith(", 1 records not understood")
     assert "answers 2 (p50 1.25 s" in lines[1]
     (running,) = [line for line in lines if line.startswith("   unning")]
@@ -269,7 +269,7 @@ async def test_without_a_terminal_tables_follow_each_other(
     with started(tmp_path / "top.log", "top", **environment) as top:
         await asyncio.to_thread(top.printed, "0 calls running")
         await asyncio.to_thread(write, environment, *call_of_now("call-new"))
-        await asyncio.to_thread(top.printed, "1 calls running")
+        await asyncio.to_thread(top.printed, "1 call running")
         code, _ = await asyncio.to_thread(top.signalled, signal.SIGINT)
         assert code == 0
         assert "Traceback" not in top.text

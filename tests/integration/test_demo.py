@@ -13,7 +13,7 @@ SOON_SECONDS = 15
 
 
 def test_a_call_is_seen_soon_and_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
-    with started(tmp_path / "demo.log", "demo", "--http-port", "0", command=[str(COMMAND)]) as demo:
+    with started(tmp_path / "demo.log", "demo", "--port", "0", command=[str(COMMAND)]) as demo:
         wait_for("a running call", lambda: re.search(r"[1-9]\d* calls running", demo.text), 30)
         assert demo.processor_seconds < SOON_SECONDS * times_slower()
         address = demo.metrics()
@@ -29,7 +29,7 @@ def test_past_calls_and_versions_are_there_and_gone_with_the_demo(tmp_path: Path
         "CALLGAUGE_JUDGE__ENABLED": "false",
     }
     with started(
-        tmp_path / "demo.log", "demo", "--http-port", "0", "--calls", "12", **environment
+        tmp_path / "demo.log", "demo", "--port", "0", "--calls", "12", **environment
     ) as demo:
         found = wait_for("its page", lambda: re.search(r"See the calls: (\S+)", demo.text), 30)
         past, versions = f"{found[1]}past", f"{found[1]}versions"
@@ -47,7 +47,7 @@ def test_past_calls_and_versions_are_there_and_gone_with_the_demo(tmp_path: Path
 
 def test_goals_move_within_a_minute(tmp_path: Path) -> None:
     with started(
-        tmp_path / "demo.log", "demo", "--http-port", "0", CALLGAUGE_JUDGE__ENABLED="false"
+        tmp_path / "demo.log", "demo", "--port", "0", CALLGAUGE_JUDGE__ENABLED="false"
     ) as demo:
         wait_for("a subgoal to be reached", lambda: re.search(r"subgoals [1-9]", demo.text), 60)
         address = demo.metrics()

@@ -260,7 +260,7 @@ async def test_an_assistant_asks_about_the_calls_of_a_kafka(
         assert "Words:" in shown
         assert "Longest wait:" in await it.ask("compare_calls", first="sample-call", second=STRANGE)
         wrong = await it.ask("what_is_wrong_now")
-        assert "1 calls running" in wrong
+        assert "1 call running" in wrong
         assert "sequencer" in wrong
         assert "there is no folder" in await it.ask("find_past_calls", fails=True)
     nobody = environment | {"CALLGAUGE_BOOTSTRAP": "127.0.0.1:1"}

@@ -97,7 +97,7 @@ def test_commands_that_read_work_while_it_runs_and_when_it_does_not(
     )
     if not is_running:
         stop(served)
-    assert "1 calls running" in run(served, "top", "--once").out
+    assert "1 call running" in run(served, "top", "--once").out
     assert WORD in run(served, "call", "one").out
     context = json.loads(run(served, "context", "--from-topics", "one").out)
     assert WORD in json.dumps(context)

@@ -123,6 +123,7 @@ _HOW: Final = frozenset(
         "revision",
         "known_ms",
         "first_known_ms",
+        "last_known_ms",
         "news",
         "code_version",
         "labels",
@@ -211,7 +212,9 @@ def assert_counted(rows: Iterable[Row]) -> None:
             continue
         if isinstance(row, TurnRow):
             is_same = before is not None and _said(before) == _said(row)
-            assert row.news or not is_same or row.revision % 2, f"{subject} is restated"
+            assert row.news or not is_same or row.revision % 2, (
+                f"{subject} is restated: {row} {before}"
+            )
         counted.update((subject, name) for name in row.news)
         unknown = {name for name in due_news(row) if not counted[subject, name]}
         assert not unknown, f"{subject} has not counted {unknown}"

@@ -185,7 +185,7 @@ def scores(call: ReportedCall) -> Markup:
     listed = [_call_row(call, part) for part in of_call[:MOST_OF_CALL]]
     goals = call.row.goals
     if goals is not None and goals.progress is not None:
-        heading = "Goals reached at the end" if call.is_closed else "Goals reached so far"
+        heading = "Subgoals reached at the end" if call.is_closed else "Subgoals reached so far"
         listed.append(
             _call_row(call, part_of("progress", goals.progress), goals.judged_turn)
             | {"heading": heading}

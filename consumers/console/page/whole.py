@@ -71,7 +71,7 @@ def index(calls: Sequence[ReportedCall]) -> Markup:
                     ("Median wait", seconds_if_known(call.row.p50_ms)),
                     ("Longest wait", seconds_if_known(call.row.longest_wait_ms)),
                     ("Dead air", "not known" if call.dead_airs is None else call.dead_airs),
-                    ("Goals", progress_value(call)),
+                    ("Subgoals", progress_value(call)),
                     ("End", end_in_words(call.row)),
                 ],
             )

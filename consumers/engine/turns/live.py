@@ -780,10 +780,7 @@ class LiveCall:
         because its words are whole utterances; text for a synthesis that is not reported may go on.
         """
         if self.bot is None:
-            heard = self.history.machine.turns.get(turn)
-            return heard is not None and 0 < len(heard.assistant_starts) <= len(
-                heard.assistant_ends
-            )
+            return self.sounds_over(turn) > 0
         machine = self.bot.machine
         state = machine.turns.get(turn)
         if state is None:
@@ -791,6 +788,15 @@ class LiveCall:
         if state.bot_starts:
             return machine.bot_turn != turn
         return bool(state.agent_said) or machine.is_mute
+
+    def sounds_over(self, turn: int) -> int:
+        """How many sounds of the agent are over in the turn; 0 while one goes on."""
+        if self.bot is None:
+            heard = self.history.machine.turns.get(turn)
+            sounds = 0 if heard is None else len(heard.assistant_starts)
+            return 0 if heard is None or sounds > len(heard.assistant_ends) else sounds
+        state, machine = self.bot.machine.turns.get(turn), self.bot.machine
+        return 0 if state is None or machine.bot_turn == turn else len(state.bot_starts)
 
     def rests_on_open_sound(self, turn: int) -> bool:
         """Whether an open sound hides a value of the turn."""

@@ -171,12 +171,15 @@ def test_progress_is_judged_when_it_is_complete_or_the_call_is_over() -> None:
     goals = GoalsRow(
         conversation_id="c", revision=1, digest="d", goal_set=goal_set().model_dump(mode="json")
     )
-    over = tile("Goals", with_progress(1, state="closed"), turn_row(3), goals=goals)
-    assert over[:4] == ("Goals", "50 %", "1 of 2 goals", (BAD, "not every goal reached"))
+    over = tile("Subgoals", with_progress(1, state="closed"), turn_row(3), goals=goals)
+    assert over[:4] == ("Subgoals", "50 %", "1 of 2 subgoals", (BAD, "not every goal reached"))
     assert over.why == (("Known", "up to turn 3"), ("Status", "final: the call is over"))
-    assert tile("Goals", with_progress(1), goals=goals).judged is None
-    assert tile("Goals", with_progress(1, is_stalled=True), goals=goals).judged == (FAIR, "stalled")
-    assert tile("Goals", with_progress(2), goals=goals).judged == (GOOD, "every goal reached")
+    assert tile("Subgoals", with_progress(1), goals=goals).judged is None
+    assert tile("Subgoals", with_progress(1, is_stalled=True), goals=goals).judged == (
+        FAIR,
+        "stalled",
+    )
+    assert tile("Subgoals", with_progress(2), goals=goals).judged == (GOOD, "every goal reached")
 
 
 def test_the_verdict_of_a_call_that_is_over_names_the_goals_it_missed() -> None:
@@ -276,7 +279,7 @@ def test_interruptions_tools_and_stalls_stand_out() -> None:
     assert found_in(reported_rows(call, turn)) == [
         ("Agent spoke over the caller", 1, "0.50 s together"),
         ("Caller interrupted", 1, "0.50 s together"),
-        ("Tools without success", 1, "find failed"),
+        ("Failed tools", 1, "find failed"),
         ("No goal reached after", 1, "until now"),
     ]
 
@@ -310,7 +313,7 @@ def slow_call(**more: Any) -> ReportedCall:
     [
         ({}, "It is not going on now.", 4),
         ({"answer": Answer(4, 5_910.0)}, "It is going on: turn 4 slow: 5.9 s.", 3),
-        ({"state": "closed"}, "The last of it was in turn 3 of 4.", 3),
+        ({"state": "closed"}, "The last fault was in turn 3 of 4.", 3),
     ],
 )
 def test_a_verdict_says_what_where_how_often_and_whether_it_goes_on(
@@ -337,13 +340,13 @@ def test_a_verdict_names_the_worst_and_counts_the_rest() -> None:
     assert said == (
         "Hung up in silence, turn 2; 1 turn without an answer; 1 of 1 wait over 1.50 s, the "
         "longest 4.00 s in turn 1; and 1 more. "
-        "It lasted to the end of the call."
+        "The last fault was in the last turn."
     )
 
 
 def test_a_call_without_faults_has_a_verdict_too() -> None:
     well = reported_rows(call_row(), turn_row(1, wait_ms=900.0), turn_row(2, wait_ms=950.0))
-    assert verdict(well).startswith("So far: Nothing: no wait over 1.50 s")
+    assert verdict(well).startswith("So far nothing went wrong: no wait over 1.50 s")
     assert turn_to_look_at(well) == 2, "the newest one"
     over = call_row(state="closed")
     late = (turn_row(1, wait_ms=950.0), turn_row(2, wait_ms=900.0))

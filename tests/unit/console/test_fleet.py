@@ -8,7 +8,7 @@ from consumers.console import agents as module
 from consumers.console.agents import MINUTES, Figures, Minute
 from consumers.console.fleet import Fleet
 from schemas.closed_sets import UnscoredReason
-from schemas.rows import CallRow, Goals, Labels, Progress, Unscored, Waiting
+from schemas.rows import CallRow, Goals, Labels, Progress, SubgoalResult, Unscored, Waiting
 from schemas.scores.running import EVERY_CALL, WantedCalls
 from schemas.units import MINUTE_MS
 from tests.support.calls.console_calls import AT_MS, call_row, turn_row
@@ -29,9 +29,14 @@ def minutes(fleet: Fleet, at_ms: int = AT_MS, wanted: WantedCalls = EVERY_CALL) 
 def ended(name: str, reached: int, missing: int = 0, **more: Any) -> CallRow:
     share = UNKNOWN if missing else reached / 4
     score = Progress(share, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, reached, missing, subgoals=4)
-    return call_row(
-        name, labels=DESK, goals=Goals("g", "d", progress=score), state="closed", **more
+    goals = Goals(
+        "g",
+        "d",
+        (SubgoalResult(UNKNOWN),) * 4,
+        progress=score,
+        success_final_turn=UNKNOWN if missing else float(reached == 4),
     )
+    return call_row(name, labels=DESK, goals=goals, state="closed", **more)
 
 
 def test_there_is_a_quarter_of_an_hour_of_minutes_with_their_begins() -> None:
@@ -92,8 +97,8 @@ def test_goals_are_those_of_the_calls_that_closed_each_once() -> None:
     fleet.put_row(ended("withheld", 2, missing=2))
     newest = minutes(fleet)[-1]
     assert (newest.calls_judged, newest.calls_unjudged) == (2, 1), "unknown is not zero"
-    assert newest.progress == pytest.approx(5 / 8)
-    assert Minute().figures().progress is None
+    assert newest.success == 0.5, "one of the two reached all of its goals"
+    assert Minute().figures().success is None
 
 
 def test_a_bad_end_counts_once_and_is_taken_back_if_an_answer_comes_late() -> None:

@@ -25,7 +25,7 @@ from consumers.runtime.http import ConnectionBounds, HttpListener
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.registry import Instruments
-from consumers.store.changes import VersionCalls
+from consumers.store.changes import Lot, LotCalls
 from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
 from schemas.rows import CallRow, Labels, WordsRow, encode
@@ -69,7 +69,7 @@ class Past:
         return f"conversation_id,{asked.sort}\n".encode() * 10_000
 
     def versions(self, asked: LotsQuery) -> Versions:
-        return Versions(None, [VersionCalls(asked.a_agent, "1", 1, 0, 0, {})] * 200)
+        return Versions(None, [LotCalls(Lot(asked.a_agent, "1"), 1, 0, 0, {})] * 200)
 
     def usual(self, call: CallRow) -> Usual:
         return Usual(call.labels.agent, 1, {})

@@ -198,7 +198,7 @@ def test_links_lead_somewhere_and_ids_are_there_once() -> None:
 def test_what_stands_out_is_told() -> None:
     text = words(whole(reported(recorded("word"))))
     assert "Waits over 1.50 s, the objective turn 2 4.00 s Caller interrupted turn 1" in text
-    assert "Tools without success turn 1 word failed turn 1 word2 did not answer" in text
+    assert "Failed tools turn 1 word failed turn 1 word2 did not answer" in text
 
 
 def test_a_call_without_faults_says_so() -> None:
@@ -208,7 +208,7 @@ def test_a_call_without_faults_says_so() -> None:
     ]
     text = words(whole(reported(replace(calm, audit=tuple(without_tools)))))
     assert (
-        "Nothing: no wait over 1.50 s, no interruption by the agent, no dead air, no tool that failed. Agent"
+        "Nothing went wrong: no wait over 1.50 s, no interruption by the agent, no dead air, no tool that failed. Agent"
         in text
     )
     assert "What stands out" in text, "it is hidden"
@@ -261,7 +261,7 @@ def test_dead_air_that_nobody_could_hear_is_not_known() -> None:
     text = words(section(call, has_index=False))
     assert "Dead air not known Interruptions" in text
     assert (
-        "Nothing: no interruption by the agent, no tool that failed. Not known: wait over 1.50 s, dead air."
+        "Nothing went wrong: no interruption by the agent, no tool that failed. Not known: wait over 1.50 s, dead air."
         in text
     )
     assert re.findall('data-head="Dead air">([^<]*)<', index([call])) == ["not known"]
@@ -328,11 +328,11 @@ def test_unknown_is_shown_as_such() -> None:
         has_index=False,
     )
     text = words(page)
-    assert "Goals unscored" in text
-    assert "Goals reached at the end progress Unscored: judge disabled" in text
+    assert "Subgoals unscored" in text
+    assert "Subgoals reached at the end progress Unscored: judge disabled" in text
     assert "turn 1 unscored, judge disabled; 1 of 2 subgoals for certain" in page
     assert "Hollow and dashed: at least so much" in text
-    assert "0 %" not in text.split("Goals unscored")[1].split("Wait for")[0]
+    assert "0 %" not in text.split("Subgoals unscored")[1].split("Wait for")[0]
 
 
 def test_what_a_judge_could_not_judge_stands_beside_its_rating() -> None:
@@ -532,7 +532,7 @@ def test_an_open_turn_without_an_answer_has_its_words_and_the_time_of_the_wait()
 @pytest.mark.parametrize(
     ("state", "by_code", "by_judge"),
     [
-        ("running", "Not reached yet", "Unscored: judge disabled"),
+        ("running", "Not reached up to turn 1", "Unscored: judge disabled"),
         ("closed", "Not reached", "Unscored: judge disabled"),
     ],
 )
@@ -592,7 +592,7 @@ def test_a_verdict_that_is_pending_is_shown_as_pending() -> None:
     assert call.unjudged_turns == [1]
     text = words(section(call, has_index=False))
     assert (
-        "Goals not judged a verdict is pending Why Goals is so Pending a judge is asked about turn "
+        "Subgoals not judged a verdict is pending Why Subgoals is so Pending a judge is asked about turn "
         "1" in text
     )
     assert "Pending any d a judge is asked" in text

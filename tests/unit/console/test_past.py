@@ -31,8 +31,8 @@ from consumers.store.changes import (
     COMPARED,
     Comparison,
     Lot,
+    LotCalls,
     SubgoalChange,
-    VersionCalls,
     change_of,
 )
 from consumers.view.calls import ReportedCall
@@ -88,7 +88,7 @@ def test_zero_is_zero_and_unknown_is_a_dash() -> None:
             {"conversation_id": "a", "unanswered": 0, "goals.progress.result": 0.0, "p50_ms": None}
         )
     ).cells
-    assert (cells["Unanswered"], cells["Goals"], cells["Median wait"]) == ("0", "0 %", "\u2013")
+    assert (cells["Unanswered"], cells["Subgoals"], cells["Median wait"]) == ("0", "0 %", "\u2013")
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_why_a_call_was_bad(call: dict[str, Any], reasons: list[str]) -> None:
 
 
 def test_an_address_keeps_the_question_and_turns_the_order_around() -> None:
-    asked = PastQuery(agent="a&b", text="x y", sort="p95_ms", page=3)
+    asked = PastQuery(agent="a&b", text="x y", sort="p50_ms", page=3)
     assert PastQuery.model_validate(dict(parse_qsl(asked.query(page=3).removeprefix("?")))) == asked
     page = Shape(shown({"conversation_id": "a"}, asked=asked))
     addresses = [
@@ -155,7 +155,7 @@ def test_an_address_keeps_the_question_and_turns_the_order_around() -> None:
     orders = {
         each["sort"]: each for each in addresses if each.get("agent") == "a&b" and "sort" in each
     }
-    assert orders["p95_ms"]["up"] == "1"
+    assert orders["p50_ms"]["up"] == "1"
     assert "up" not in orders["length_ms"]
     assert "page" not in orders["length_ms"]
 
@@ -287,7 +287,7 @@ def test_no_text_becomes_markup(text: str) -> None:
             versions_page(
                 SITE,
                 LotsQuery(),
-                Versions(found, [VersionCalls(name, name, 2, 0, 1, {})]),
+                Versions(found, [LotCalls(Lot(name, name), 2, 0, 1, {})]),
                 name,
             )
         )
@@ -461,12 +461,12 @@ def test_a_goal_that_is_not_known_is_neither_reached_nor_missed() -> None:
 
 
 def test_each_version_is_a_row_that_chooses_what_is_compared() -> None:
-    means = {"p50_ms": 900.0, "unanswered_share": 0.25, "success": 0.0}
+    means = {"p50_ms": 900.0, "longest_wait_ms": 6_200.0, "unanswered_share": 0.25, "success": 0.0}
     every = [
-        VersionCalls("desk", "3", 7, AT_MS, AT_MS + 86_400_000, means, judged=5, unjudged=2),
-        VersionCalls("desk", "2", 40, AT_MS, AT_MS, {"cost_dollars": 0.02}),
-        VersionCalls("desk", "", 3, AT_MS, AT_MS, {}),
-        VersionCalls("care", "1", 5, AT_MS, AT_MS, {}),
+        LotCalls(Lot("desk", "3"), 7, AT_MS, AT_MS + 86_400_000, means, judged=5, unjudged=2),
+        LotCalls(Lot("desk", "2"), 40, AT_MS, AT_MS, {"cost_dollars": 0.02}),
+        LotCalls(Lot("desk"), 3, AT_MS, AT_MS, {}),
+        LotCalls(Lot("care", "1"), 5, AT_MS, AT_MS, {}),
     ]
     asked = LotsQuery(since="7d")
     page = versions_page(SITE, asked, Versions(None, every, (Lot("care", "1"), Lot("desk"))), "")
@@ -475,7 +475,7 @@ def test_each_version_is_a_row_that_chooses_what_is_compared() -> None:
     assert [re.sub(r"<[^>]*>", "", each.partition("</th>")[0]) for each in rows] == [
         "desk 3",
         "desk 2",
-        "desk of an unknown version",
+        "desk without a version",
         "care 1",
     ]
     address = html.unescape(re.findall(r'href="([^"]*)"', rows[0])[0])
@@ -484,11 +484,11 @@ def test_each_version_is_a_row_that_chooses_what_is_compared() -> None:
     assert (chosen.lots(), chosen.since) == ((Lot("desk", "2"), Lot("desk", "3")), "7d")
     assert not any("href" in each.partition("</th>")[0] for each in rows[1:]), "none came before"
     plain = [[re.sub(r"<[^>]*>", "", each) for each in row] for row in cells]
-    all_goals = "0 % of 5 calls; 2 could not be judged"
-    assert plain[0][1:8] == ["7", "0.90 s", "\u2013", "25 %", "\u2013", all_goals, "\u2013"]
-    assert plain[1][7] == "0.0200 $"
+    all_goals = "0 % 0 of 5 calls; 2 could not be judged"
+    assert plain[0][1:8] == ["7", "0.90 s", "6.20 s", "25 %", "\u2013", all_goals, "\u2013"]
+    assert plain[1][8] == "0.0200 $"
     assert plain[2][0] == "", "calls of no version are no side"
-    assert plain[0][8] != plain[0][9]
+    assert plain[0][9] != plain[0][10]
     assert [each[0].count("aria-current") for each in cells] == [0, 0, 0, 1]
     assert "past?since=7d&amp;agent=desk&amp;version=3" in cells[0][1]
     assert 'href="versions?since=24h"' in page

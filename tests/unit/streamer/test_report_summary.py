@@ -47,7 +47,7 @@ def test_what_stands_out_names_the_turns() -> None:
     (wait,) = [line for line in lines if "Waits over" in line]
     assert wait.startswith("  call-7: Waits over 1.50 s, the objective: turn ")
     assert "(4.00 s)" in wait
-    assert any("Tools without success" in line for line in lines)
+    assert any("Failed tools" in line for line in lines)
     whole = Standout("Task not completed", (Moment(None, "other records"),), is_fault=True)
     turn = Standout("Waits", (Moment(2, ""), Moment(3, "4 s")), is_fault=True)
     assert list(standout_lines([CallSummary("c", (), (whole, turn))]))[1:] == [

@@ -41,7 +41,7 @@ def test_it_prints_and_ends_as_the_installed_command(
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_it_takes_signals(number: signal.Signals, tmp_path: Path) -> None:
-    warm = WarmStart(("demo", "--http-port", "0"), ENVIRONMENT, tmp_path / "out", tmp_path / "err")
+    warm = WarmStart(("demo", "--port", "0"), ENVIRONMENT, tmp_path / "out", tmp_path / "err")
     assert warm.poll() is None
     warm.send_signal(number)
     if number is signal.SIGSTOP:

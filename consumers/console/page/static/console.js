@@ -381,12 +381,12 @@
       }
       return [...lines, link.href].join("\n");
     },
-    // What is wrong now, the address of its calls, and the worst of them.
+    // What is wrong now, the address of its calls, that of all of them also later, and the worst.
     now: () => {
       const head = document.getElementById("counts"), worst = document.querySelector("#calls tr:is(.urgent, .bad) a");
       const said = [".verdict", "p:has(> strong)"].map((each) => head.querySelector(each).textContent.trim());
-      const link = (head.querySelector(".verdict a") || location).href;
-      return [...said, link, ...(worst ? [`Worst call: ${worst.href}`] : [])].join("\n");
+      const link = (head.querySelector(".verdict a") || location).href, later = head.querySelector(".verdict a.past");
+      return [...said, link, ...(later ? [`Also later: ${later.href}`] : []), ...(worst ? [`Worst call: ${worst.href}`] : [])].join("\n");
     },
   };
   for (const button of document.querySelectorAll("button[data-copy]")) {

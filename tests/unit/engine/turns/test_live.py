@@ -144,7 +144,7 @@ def test_the_greeting_has_no_latency(feed: Feed) -> None:
     feed.user_audio(0, 1_000).assistant_audio(2_000, 3_000)
     assert feed.turns() == {0}
     feed.advance(400_000)
-    assert feed.values("wait_ms", 0) == [NotApplicable("the greeting answers nobody")]
+    assert feed.values("wait_ms", 0) == [None, NotApplicable("the greeting answers nobody")]
     assert feed.news(0) == []
 
 

@@ -103,7 +103,7 @@ def test_a_quote_goes_from_word_to_word() -> None:
     ("name", "meant"),
     [
         ("p99_ms", "p95_ms"),
-        ("agent", "labels.agent"),
+        ("agents", "labels.agent"),
         ("longest", "longest_wait_ms"),
         ("unansered", "unanswered"),
         ("outcom", "outcome"),

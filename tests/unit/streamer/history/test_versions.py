@@ -42,7 +42,7 @@ from schemas.rows import (
     Unscored,
     Waiting,
 )
-from streamer.history.comparison import lot_given, lots_compared, versions_in
+from streamer.history.comparison import lot_given, lots_compared, lots_in
 from streamer.roles.past_calls import StoredCalls
 from streamer.trials.calls import NewestRows, Versus
 from tests.unit.history.test_store import SCORED, batch
@@ -197,15 +197,18 @@ def test_the_list_of_versions_has_the_figures_of_the_comparison(
     past = StoredCalls(HistorySettings(folder=folder))
     newest, first = past.versions(LotsQuery()).all
     for seen, calls, place in ((first, VERSION_1, 0), (newest, VERSION_2, 1)):
-        assert (seen.agent, seen.version, seen.calls) == ("desk", LOTS[place].version, CALLS // 2)
+        assert (seen.lot, seen.calls) == (Lot("desk", LOTS[place].version), CALLS // 2)
         began_ms = [row.first_known_ms for row in call_rows(calls)]
         assert (seen.first_ms, seen.last_ms) == (min(began_ms), max(began_ms))
-        for name in ("p50_ms", "p95_ms", "ended_badly", "success"):
+        for name in ("p50_ms", "ended_badly", "success"):
             means = change(found, name).before, change(found, name).after
-            assert seen.means[name] == pytest.approx(means[place])
-        assert seen.means["unanswered_share"] == pytest.approx(0.25 / 3), "of three turns each"
-        assert "cost_dollars" not in seen.means
-    assert [each.version for each in past.versions(LotsQuery(since="4d")).all] == ["2"]
+            assert seen.values[name] == pytest.approx(means[place])
+        assert seen.values["unanswered_share"] == pytest.approx(0.25 / 3), "of three turns each"
+        assert seen.values["longest_wait_ms"] == max(
+            row.longest_wait_ms or 0 for row in call_rows(calls)
+        )
+        assert "cost_dollars" not in seen.values
+    assert [each.lot.version for each in past.versions(LotsQuery(since="4d")).all] == ["2"]
     assert past.versions(LotsQuery(until="10d")).all == []
 
 
@@ -320,8 +323,8 @@ def test_versions_are_in_order_and_unknown_ones_are_left_out(tmp_path: Path) -> 
     ]
     with closing(SqliteHistory(tmp_path, writes=True)) as store:
         store.write(batch([*rows, *call(0, "1"), *call_rows([call(0, "none", agent="other")])]))
-        versions = versions_in(store, 0, 2**53)
-    names_of = [each.version for each in versions if each.agent == "desk"]
+        versions = lots_in(store, 0, 2**53)
+    names_of = [each.lot.version for each in versions if each.lot.agent == "desk"]
     assert names_of == ["10", "9", "2.10", "2.9", "1"], "the newest first"
 
 
@@ -335,11 +338,11 @@ def test_versions_say_of_how_many_calls_goals_are_known(folder: Path) -> None:
     withheld = structs.replace(row.goals, progress=score, success_final_turn=unknown)
     with closing(SqliteHistory(folder, writes=True)) as store:
         store.write(batch([rows[0], structs.replace(row, goals=withheld)]))
-        newest, before = versions_in(store, 0, 2**53)
+        newest, before = lots_in(store, 0, 2**53)
     assert (newest.calls, newest.judged, newest.unjudged) == (21, 20, 1)
     assert (before.judged, before.unjudged) == (20, 0)
     reached = [each.goals.success_final_turn for each in call_rows(VERSION_2) if each.goals]
-    assert newest.means["success"] == pytest.approx(mean(float(str(each)) for each in reached))
+    assert newest.values["success"] == pytest.approx(mean(float(str(each)) for each in reached))
 
 
 def test_a_lot_is_told_by_names_and_values() -> None:

@@ -31,7 +31,7 @@ from tests.support.patience import patient
 ROOT = Path(__file__).parents[4]
 DEMO = [
     *(sys.executable, "-m", "streamer.cli.main"),
-    *("demo", "--no-browser", "--http-port", "0", "--calls", "2"),
+    *("demo", "--no-browser", "--port", "0", "--calls", "2"),
 ]
 START_SECONDS = 60  # a bound, not a goal: the machine may be busy
 
@@ -212,7 +212,7 @@ def test_a_taken_port_is_told_and_the_next_free_one_is_used() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ended = subprocess.run(
-            [*DEMO[:-4], "--http-port", str(port), "--calls", "1", "--seconds", "0.1"],
+            [*DEMO[:-4], "--port", str(port), "--calls", "1", "--seconds", "0.1"],
             cwd=ROOT,
             env=environment(),
             capture_output=True,
@@ -220,7 +220,7 @@ def test_a_taken_port_is_told_and_the_next_free_one_is_used() -> None:
             timeout=patient(START_SECONDS),
         )
     assert (ended.returncode, ended.stderr) == (0, "")
-    found = some(re.search(rf"Port {port} is taken, so /metrics is on port (\d+)\.", ended.stdout))
+    found = some(re.search(rf"Port {port} is taken, so the demo is on port (\d+)\.", ended.stdout))
     assert f"Metrics: http://127.0.0.1:{found[1]}/metrics" in ended.stdout
 
 

@@ -18,7 +18,7 @@ from schemas.scores.trouble import bad_end
 from schemas.units import DAY_MS
 from streamer.cli.demo import DEMO_SEED
 from streamer.goals.files import SIMULATED_GOALS
-from streamer.history.comparison import lots_compared, newest_pairs, versions_in
+from streamer.history.comparison import lots_compared, lots_in, newest_pairs
 from streamer.history.importing import imported
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.offline.scoring import scored as scored_by
@@ -212,7 +212,7 @@ def test_the_bad_version_was_slower_and_reached_its_goals_less_often(tmp_path: P
     scorings = [scored(each) for each in some]
     store = SqliteHistory(tmp_path / "history", writes=True)
     keep(store, [imported(each) for each in scorings])
-    ((a, b),) = newest_pairs(versions_in(store, 0, STORY_MS))
+    ((a, b),) = newest_pairs(lots_in(store, 0, STORY_MS))
     compared = lots_compared(store, (a, b), STORY_MS)
     store.close()
     assert (a.version, b.version) == (USUAL_VERSION, TRIED)

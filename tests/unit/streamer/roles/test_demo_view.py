@@ -61,7 +61,7 @@ def test_the_screen_shows_how_far_a_call_is(
 
 def test_a_call_that_waits_for_verdicts_is_over_and_waits_for_them() -> None:
     line = shown([call_row(turn=1, dead_airs=1, dead_air_turns=(1,), state="over")], 80)[4]
-    assert line.rstrip().endswith("over, waiting for verdicts")
+    assert line.rstrip().endswith("over, final values soon")
     assert "!" not in line, "nobody waits in silence any more"
 
 
