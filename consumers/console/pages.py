@@ -482,7 +482,7 @@ def _alerts(alerts: Alerts, wanted: WantedCalls) -> str:
 
 # Five figures, each with its line.
 
-_WIDTH, _HEIGHT, _MARGIN, _DASH = 300.0, 40.0, 3.0, 8.0
+_WIDTH, _HEIGHT, _MARGIN, _DASH = 300.0, 40.0, 3.0, 14.0
 _LEAST_SHARE: Final = 0.2
 """The top of a line of shares is no lower: a turn or two without an answer are no mountain."""
 

@@ -676,8 +676,8 @@ def _version(
 def _judged(seen: LotCalls) -> str:
     """Of how many calls it is known whether they reached all goals."""
     reached = round(seen.values.get(SUCCESS.name, 0.0) * seen.judged)
-    said = f"{reached:,} of {counted(seen.judged, 'call')}" * (seen.judged > 0)
-    unknown = f"{seen.unjudged:,} could not be judged" * (seen.unjudged > 0)
+    said = f"{reached:,} of {seen.judged:,}" * (seen.judged > 0)
+    unknown = f"{seen.unjudged:,} not judged" * (seen.unjudged > 0)
     return "; ".join(filter(None, (said, unknown)))
 
 

@@ -142,7 +142,7 @@ def _statuses(call: ReportedCall, turns: Iterable[int]) -> Iterator[tuple[str, s
 MOST_MOMENTS: Final = 12
 """Of one kind that are listed."""
 
-_NO_FAULTS: Final = frozenset({"Caller interrupted", "Waits not known"})
+_NO_FAULTS: Final = frozenset({"Caller spoke over the agent", "Waits not known"})
 """Kinds that a good call has too."""
 _ENDINGS: Final = {
     "unanswered": "the call went on",
@@ -226,7 +226,7 @@ def standouts(call: ReportedCall) -> tuple[Standout, ...]:
             _interruptions(call, Speaker.ASSISTANT),
             "the agent spoke over the caller in {turns}",
         ),
-        "Caller interrupted": (_interruptions(call, Speaker.USER), ""),
+        "Caller spoke over the agent": (_interruptions(call, Speaker.USER), ""),
         # Without long waits for an answer: such as at the end of a call.
         "Other dead air": (
             [Moment(each.turn, seconds(each.length_ms), each.length_ms) for each in silences],

@@ -452,7 +452,9 @@ def _in_common(counts: _Counts, asked: PastQuery) -> list[tuple[str, str, float,
         for value, calls in _counts_of(counts, every, name):
             number = of_these.get(value, 0)
             share, other_share = number / these, (calls - number) / others
-            if value and not getattr(asked, name) and share - other_share >= LEAST_APART:
+            is_itself = name == "subgoal" and "goals_missed" in asked.trouble
+            is_open = value and not getattr(asked, name) and not is_itself
+            if is_open and share - other_share >= LEAST_APART:
                 found.append((name, value, share, other_share))
     return sorted(found, key=lambda each: each[3] - each[2])[:MOST_IN_COMMON]
 

@@ -278,7 +278,7 @@ def test_interruptions_tools_and_stalls_stand_out() -> None:
     call = with_progress(1, is_stalled=True)
     assert found_in(reported_rows(call, turn)) == [
         ("Agent spoke over the caller", 1, "0.50 s together"),
-        ("Caller interrupted", 1, "0.50 s together"),
+        ("Caller spoke over the agent", 1, "0.50 s together"),
         ("Failed tools", 1, "find failed"),
         ("No goal reached after", 1, "until now"),
     ]

@@ -484,7 +484,7 @@ def test_each_version_is_a_row_that_chooses_what_is_compared() -> None:
     assert (chosen.lots(), chosen.since) == ((Lot("desk", "2"), Lot("desk", "3")), "7d")
     assert not any("href" in each.partition("</th>")[0] for each in rows[1:]), "none came before"
     plain = [[re.sub(r"<[^>]*>", "", each) for each in row] for row in cells]
-    all_goals = "0 % 0 of 5 calls; 2 could not be judged"
+    all_goals = "0 % 0 of 5; 2 not judged"
     assert plain[0][1:8] == ["7", "0.90 s", "6.20 s", "25 %", "\u2013", all_goals, "\u2013"]
     assert plain[1][8] == "0.0200 $"
     assert plain[2][0] == "", "calls of no version are no side"
