@@ -126,10 +126,13 @@ def test_a_mute_agent_is_the_first_row_and_its_calls_stay_when_the_callers_have_
     expect(page.locator("#line-trouble strong")).to_have_text("2")
     page.get_by_role("button", name="Copy summary").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
-    verdict, counts, link, worst = page.evaluate("navigator.clipboard.readText()").splitlines()
+    verdict, counts, link, later, worst = page.evaluate(
+        "navigator.clipboard.readText()"
+    ).splitlines()
     assert re.match(r"night 2 is bad since \d\d:\d\d:\d\d.* UTC\)?: 2 of 2 callers so far", verdict)
     assert counts.startswith("5 calls running, 2 in trouble")
     assert link.endswith("/?agent=night&version=2")
+    assert re.fullmatch(r"Also later: http\S+/past\?agent=night&version=2&since=\S+", later)
     assert re.fullmatch(r"Worst call: http\S+/calls/mute-\d", worst)
     open_turn_is_shown(page, f"{served.address}/calls/mute-0")
     for caller in mute:
@@ -214,7 +217,7 @@ def test_a_call_is_read_turn_by_turn_shared_and_left_for_the_next_one(
     page.get_by_role("button", name="Copy summary").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     copied = page.evaluate("navigator.clipboard.readText()")
-    assert copied.startswith("desk 1, acme: So far: Nothing:")
+    assert copied.startswith("desk 1, acme: So far nothing went wrong:")
     assert copied.endswith(f"\n{page.url}")
     assert "Turn 5 from 0:" in copied
     assert ". Caller: question 4 / Agent: answer 4\n" in copied

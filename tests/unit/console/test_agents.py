@@ -10,6 +10,7 @@ from consumers.console.fleet import Fleet
 from schemas.closed_sets import UnscoredReason
 from schemas.rows import Answer, CallRow, Labels, Unscored, Waiting
 from schemas.scores.latency_stages import Stage
+from schemas.scores.running import SILENT_MS
 from schemas.scores.trouble import TroubleKind
 from schemas.units import MINUTE_MS
 from tests.support.calls.console_calls import AT_MS, call_row, turn_row
@@ -52,6 +53,38 @@ def test_versions_of_an_agent_are_apart_and_the_bad_one_is_first() -> None:
         None,
     )
     assert (bad.bad_since_ms, bad.calls_affected) == (AT_MS, 2)
+
+
+def test_while_no_event_of_any_call_comes_no_agent_becomes_bad_or_well() -> None:
+    fleet = Fleet()
+    fleet.known.take_partition(0, AT_MS, event_ms=AT_MS)
+    for number in range(3):
+        fleet.put_row(call_row(f"c{number}", labels=V2, waiting=Waiting(2, AT_MS, 1)))
+    silent_ms = AT_MS + SILENT_MS
+    fleet.known.take_partition(0, silent_ms)
+    now = fleet.now(silent_ms)
+    assert (now.silent_ms, now.age) == (SILENT_MS, "no event for 0:20")
+    (found,) = fleet.agents.now
+    assert (found.calls_in_trouble, found.bad_since_ms) == (3, None), "nobody knows of them"
+    fleet.known.take_partition(0, silent_ms, event_ms=silent_ms)
+    (found,) = agents_at(fleet, silent_ms)
+    assert found.is_bad, "somebody sends, and these three wait"
+    fleet.put_row(call_row("c0", labels=V2, revision=9))
+    fleet.known.take_partition(0, silent_ms + SILENT_MS)
+    (found,) = agents_at(fleet, silent_ms + SILENT_MS)
+    assert found.is_bad
+
+
+def test_a_call_began_when_its_own_clock_says_unless_that_is_another_one() -> None:
+    for began_ms, expected_ms in (
+        (AT_MS - 3_000, AT_MS - 3_000),
+        (AT_MS - 86_400_000, AT_MS),  # a recording that is played again
+        (None, AT_MS),
+    ):
+        fleet = Fleet()
+        fleet.put_row(call_row("c", labels=V1, first_known_ms=AT_MS, began_ms=began_ms))
+        (found,) = agents_at(fleet)
+        assert found.first_call_ms == expected_ms
 
 
 def test_waits_and_unanswered_turns_count_in_their_minute_and_for_a_quarter_of_an_hour() -> None:

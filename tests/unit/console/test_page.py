@@ -197,7 +197,9 @@ def test_links_lead_somewhere_and_ids_are_there_once() -> None:
 
 def test_what_stands_out_is_told() -> None:
     text = words(whole(reported(recorded("word"))))
-    assert "Waits over 1.50 s, the objective turn 2 4.00 s Caller spoke over the agent turn 1" in text
+    assert (
+        "Waits over 1.50 s, the objective turn 2 4.00 s Caller spoke over the agent turn 1" in text
+    )
     assert "Failed tools turn 1 word failed turn 1 word2 did not answer" in text
 
 

@@ -395,3 +395,38 @@ def test_calls_that_are_over_are_not_counted_among_those_that_do_well() -> None:
     fleet.put_row(call_row("b", state="closed"))
     groups = [each for each in boxes_of(fleet)["calls"].values() if "rowgroup" in each]
     assert ["Well <small>1" in each or "Over <small>1" in each for each in groups] == [True, True]
+
+
+def test_a_silent_source_is_said_before_any_agent_is_blamed() -> None:
+    fleet = Fleet()
+    fleet.known.take_partition(0, AT_MS, event_ms=AT_MS)
+    fleet.put_row(call_row("a", waiting=Waiting(1, AT_MS, 1)))
+    at_ms = AT_MS + 70_000
+    fleet.known.take_partition(0, at_ms)
+    head = text_of(boxes_of(fleet, at_ms=at_ms)["head"]["counts"])
+    assert (
+        "No event has come from any agent for 1:10, while 1 call is open: see to the senders of "
+        "events and the network before any agent."
+    ) in head
+    assert "bad" not in head
+    assert "well" not in head
+    fleet.known.take_partition(0, at_ms, event_ms=at_ms)
+    assert "No event" not in boxes_of(fleet, at_ms=at_ms)["head"]["counts"]
+
+
+def test_a_version_that_is_replaced_is_not_to_be_rolled_back_and_the_other_one_is_told() -> None:
+    fleet = Fleet()
+    v1, v2 = Labels("desk", "1"), Labels("desk", "2")
+    fleet.put_row(call_row("old", labels=v1, first_known_ms=AT_MS - 60_000))
+    bad = {"failing_tools": {"pay": 1}}
+    fleet.put_row(call_row("a", labels=v2, first_known_ms=AT_MS - 30_000, **bad))
+    fleet.put_row(call_row("b", labels=v2, first_known_ms=AT_MS - 30_000, **bad))
+    assert "First: Roll back 2: 1 was well." in text_of(boxes_of(fleet)["head"]["counts"])
+    fleet.put_row(call_row("new", labels=v1, first_known_ms=AT_MS))
+    replaced = text_of(boxes_of(fleet)["head"]["counts"])
+    assert "Roll back" not in replaced
+    assert "No new 2 call since" in replaced
+    for name in ("a", "b"):
+        fleet.put_row(call_row(name, labels=v2, revision=9, state="closed", known_ms=AT_MS))
+    over = text_of(boxes_of(fleet, at_ms=AT_MS + 1_000)["head"]["counts"])
+    assert "1: 2 calls now, 0 of them in trouble." in over

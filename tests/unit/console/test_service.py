@@ -67,10 +67,17 @@ async def test_a_partition_says_how_far_it_is_while_no_event_comes() -> None:
     role, now_ms = role_of(), wall_clock_ms()
     await take(role, call_row(known_ms=now_ms - 165_000))
     assert role.console.fleet.now(now_ms).is_stale
-    row = PartitionRow(place=9, first=0, first_known_ms=0, known_ms=now_ms - 9_000, version="1")
+    row = PartitionRow(
+        place=9,
+        first=0,
+        first_known_ms=0,
+        known_ms=now_ms - 9_000,
+        version="1",
+        event_ms=now_ms - 160_000,
+    )
     await role.read_records({SCORES: [record(None, 1)._replace(headers=(row.header(),))]})
     now = role.console.fleet.now(now_ms)
-    assert (now.age, now.is_stale) == ("nothing new for 2:45", False)
+    assert (now.age, now.is_stale, now.silent_ms) == ("no event for 2:40", False, 160_000)
 
 
 async def test_words_are_beside_the_rows_of_their_call_whichever_come_first() -> None:

@@ -13,6 +13,7 @@ from consumers.engine.measures.eva_timing import SettledTurns
 from consumers.engine.turns.live import LiveCall
 from schemas.closed_sets import Anchor, PipelineType, ToolOutcome, UnscoredReason
 from schemas.rows import (
+    CallRow,
     Labels,
     NotApplicable,
     ToolUse,
@@ -477,3 +478,27 @@ def test_the_end_of_a_sound_settles_a_turn_that_waited_for_it_and_changes_none()
     feed.send("judge", {"type": "call_ended"}, 32_000).advance(100_000)
     assert feed.counts("callgauge_settled_turns_changed_total") == {}
     assert sum(feed.counts("callgauge_settled_turns_total").values()) >= 2
+
+
+def test_a_row_says_that_the_agent_has_fallen_silent_before_anybody_speaks_again(
+    feed: Feed,
+) -> None:
+    feed.spoke("bot", 0, 1_000)
+    (greeting,) = feed.turn_rows(0)
+    assert [each.end_ms for each in greeting.assistant_sounds] == [T0_MS + 1_000]
+    feed.spoke("user", 2_000, 3_000).spoke("bot", 4_000, 6_000)
+    calls = len([row for row in feed.rows() if isinstance(row, CallRow)])
+    assert [each.end_ms for each in feed.turn(1).assistant_sounds] == [T0_MS + 6_000]
+    feed.spoke("bot", 7_000, 8_000)
+    assert len(feed.turn(1).assistant_sounds) == 2
+    assert len([row for row in feed.rows() if isinstance(row, CallRow)]) == calls, (
+        "nothing of the call is another"
+    )
+
+
+def test_a_call_that_said_its_end_is_over_and_its_row_knows_its_last_event(feed: Feed) -> None:
+    feed.spoke("bot", 0, 1_000).send("audit", {"type": "call_ended"}, 5_000)
+    assert (feed.call().state, feed.call().last_known_ms) == ("over", T0_MS + 5_000)
+    feed.advance(400_000)
+    assert (feed.call().state, feed.call().last_known_ms) == ("closed", T0_MS + 5_000)
+    assert feed.call().known_ms > T0_MS + 5_000

@@ -13,7 +13,8 @@ from statistics import mean, variance
 import pytest
 from msgspec import structs
 
-from consumers.console.past import LotsQuery
+from consumers.console.pages import Site
+from consumers.console.past import LotsQuery, PastQuery
 from consumers.history.settings import HistorySettings
 from consumers.history.sqlite import SqliteHistory
 from consumers.runtime.process import SetupError, wall_clock_ms
@@ -23,6 +24,7 @@ from consumers.store.changes import (
     SUCCESS,
     WAIT,
     Change,
+    ComparedMeasure,
     Comparison,
     Lot,
     ends,
@@ -42,8 +44,10 @@ from schemas.rows import (
     Unscored,
     Waiting,
 )
+from schemas.units import DAY_MS
 from streamer.history.comparison import lot_given, lots_compared, lots_in
 from streamer.roles.past_calls import StoredCalls
+from streamer.time_bounds import shown_moment
 from streamer.trials.calls import NewestRows, Versus
 from tests.unit.history.test_store import SCORED, batch
 from tests.unit.streamer.command_line import command
@@ -375,3 +379,71 @@ def test_half_a_comparison_is_refused(
     ended = command(monkeypatch, capsys, "history", "compare", "--folder", str(folder))(*options)
     assert (ended.code, ended.out) == (2, "")
     assert "Say what to compare" in ended.err
+
+
+def test_calls_are_listed_by_agent_tenant_environment_and_day(folder: Path) -> None:
+    past = StoredCalls(HistorySettings(folder=folder))
+    every = call_rows([*VERSION_1, *VERSION_2])
+    for by, lot in (
+        ("agent", Lot("desk")),
+        ("tenant", Lot(tenant="unknown")),
+        ("environment", Lot(environment="unknown")),
+    ):
+        (listed,) = past.versions(LotsQuery(by=by)).all
+        assert (listed.lot, listed.calls) == (lot, CALLS)
+        assert listed.values["longest_wait_ms"] == max(row.longest_wait_ms or 0 for row in every)
+        assert past.versions(LotsQuery(by=by)).comparison is None, "there is no second one"
+    found = past.versions(LotsQuery(by="day"))
+    days = sorted({row.first_known_ms // DAY_MS for row in every}, reverse=True)
+    assert [each.lot.day for each in found.all] == [shown_moment(day * DAY_MS)[:10] for day in days]
+    for listed, day in zip(found.all, days, strict=True):
+        of_day = [row for row in every if row.first_known_ms // DAY_MS == day]
+        turns = sum(row.turn or 0 for row in of_day)
+        assert listed.calls == len(of_day)
+        assert listed.values["unanswered_share"] == pytest.approx(
+            sum(row.unanswered for row in of_day) / turns
+        )
+    assert found.comparison is not None
+    assert found.comparison.lots == (found.all[1].lot, found.all[0].lot), "a day and the one before"
+    assert found.comparison.verdict().startswith(found.all[0].lot.day)
+    with pytest.raises(SetupError, match="listed by version, agent"):
+        past.versions(LotsQuery(by="weather"))
+
+
+@pytest.mark.parametrize(
+    ("measure", "change", "low", "high", "more"),
+    [
+        (SUCCESS, 0.0, -0.1, 0.1, 120),  # none is seen: that less than 5 points matter, both ways
+        (SUCCESS, -0.04, -0.08, 0.0, 1),  # the next calls tell on which side of 0 it is
+        (WAIT, 60.0, -40.0, 160.0, 72),  # on which side of 0 it is
+        (WAIT, -60.0, -280.0, 160.0, 36),  # that it is slower by less than matters, at most
+        (WAIT, -60.0, -180.0, 60.0, 0),
+    ],
+)
+def test_more_calls_are_as_many_as_a_difference_of_this_size_needs(
+    measure: ComparedMeasure, change: float, low: float, high: float, more: int
+) -> None:
+    before = 1_000.0 if measure is WAIT else 0.5
+    seen = Change(measure.name, before, before + change, 40, 50, low, high)
+    found = more_calls(measure, seen)
+    assert (found == 0) == (judgement(measure, seen) != "unclear")
+    assert found == more
+
+
+def test_past_counts_missed_subgoals_and_finds_their_calls(folder: Path) -> None:
+    past = StoredCalls(HistorySettings(folder=folder))
+    asked = PastQuery(since="30d")
+    facets = dict(past.find(asked).facets["subgoal"])
+    for place, subgoal in enumerate(SET.goal_set["subgoals"][:2]):
+        missed = {
+            row.conversation_id
+            for row in call_rows([*VERSION_1, *VERSION_2])
+            if row.goals and row.goals.subgoals[place].result == 0.0
+        }
+        chosen = asked.model_copy(update={"subgoal": subgoal["id"]})
+        found = past.find(chosen)
+        assert facets[subgoal["id"]] == found.total == len(missed) > 0
+        assert {row["conversation_id"] for row in found.rows} == missed
+        table = past.table(chosen, Site("./", "1", "s", has_past=True), None).decode()
+        assert len(table.splitlines()) == len(missed) + 1
+    assert past.find(asked.model_copy(update={"subgoal": "no such one"})).total == 0

@@ -235,6 +235,10 @@ def test_old_data_are_named_while_calls_run() -> None:
         "SCORES ARE 50 s OLD: does an evaluator run?",
         True,
     ), "one does not"
+    known.take_partition(0, NOW_MS + 200_000, event_ms=NOW_MS + 120_000)
+    assert age_of_data(known, NOW_MS + 200_000, 21) == ("no event for 1:20", False), (
+        "rows that time alone makes are no events"
+    )
 
 
 def full_screen(calls: int, height: int, width: int = 120, lines: int = 30) -> list[str]:
