@@ -118,7 +118,7 @@ $(RUNS): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "callgauge needs Python 3.11 or newer with venv: install it (Debian and Ubuntu: apt-get install python3 python3-venv)." >&2; \
 		exit 1; }
-	@echo "Making $(VENV): half a minute the first time."
+	@echo "Making $(VENV): a minute or two the first time."
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install $(PIP_OPTIONS) --require-hashes --use-pep517 --requirement requirements.lock || $(NOT_FETCHED)
 	@$(BIN)/python -m pip install $(PIP_OPTIONS) --no-deps --editable . || $(NOT_FETCHED)

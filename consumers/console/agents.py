@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 from msgspec import Struct, structs
 
+from schemas.closed_sets import CloseReason
 from schemas.rows import CallRow, Labels, TurnRow, number
 from schemas.scores.latency_stages import Stage
 from schemas.scores.running import ShownCall, WantedCalls, heard_ms
@@ -471,20 +472,23 @@ def version_of(labels: Labels) -> Version:
 
 
 def _unanswered(row: CallRow) -> int:
-    """Turns of a call without an answer; one for which the caller waits in silence is none until it
-    is answered.
+    """Turns of a call without an answer; one in which the caller waits for the first time may still
+    get one.
     """
-    return max(row.unanswered, int(row.waiting is not None))
+    is_given_up = row.waiting is not None and (row.waiting.silences > 1 or row.state != "running")
+    return max(row.unanswered, int(is_given_up))
 
 
 def _add(sums: _Sums, shown: ShownCall, now_ms: int) -> None:
     call = shown.call
-    sums.running += call.state != "closed"
-    is_bad_end = bad_end(call) is not None and call.known_ms >= now_ms - ENDED_LATELY_MS
+    sums.running += call.state == "running"
+    # of one that nobody ended, that nothing came of it for long
+    end_ms = call.known_ms if call.close_reason is CloseReason.IDLE else heard_ms(call)
+    is_bad_end = bad_end(call) is not None and end_ms >= now_ms - ENDED_LATELY_MS
     sums.in_trouble += shown.is_bad
-    if is_bad_end and call.state == "closed":
+    if is_bad_end:
         sums.ended_lately += 1
-        sums.last_end_ms = max(sums.last_end_ms, heard_ms(call))
+        sums.last_end_ms = max(sums.last_end_ms, end_ms)
     if shown.is_bad or is_bad_end:
         sums.affected[call.conversation_id] = call.labels
         sums.since_ms[call.conversation_id] = _since_ms(shown)

@@ -28,7 +28,15 @@ from consumers.console.settings import origin_of
 from consumers.view.calls import ReportedCall
 from consumers.view.contents import summary
 from consumers.view.running import running_line, wait_level
-from consumers.view.words import counted, day_and_time, in_words, percent, seconds, seconds_if_known
+from consumers.view.words import (
+    counted,
+    day_and_time,
+    in_words,
+    percent,
+    seconds,
+    seconds_if_known,
+    time_of_day,
+)
 from schemas.annotations import LABEL_PATTERN, MAX_LABEL_CHARS, MAX_NOTE_CHARS
 from schemas.closed_sets import SortKey
 from schemas.scores.running import RunningCalls, ShownCall, ShownCalls, WantedCalls
@@ -276,7 +284,7 @@ def _group_of(shown: ShownCall) -> str:
         return "In trouble"
     if shown.ending is not None:
         return f"Ended badly, in the last {MINUTES} minutes"
-    return "Over" if shown.call.state == "closed" else _WELL
+    return _WELL if shown.call.state == "running" else "Over"
 
 
 def _row(site: Site, shown: ShownCall) -> tuple[str, str]:
@@ -359,6 +367,9 @@ def _head(site: Site, fleet: Fleet, shown: ShownCalls, wanted: WantedCalls) -> s
         left_out=", ".join(f"{counted(*of)} {how}" for how, of in left_out.items() if of[0]),
         running=fleet.table.calls_running,
         silent_since_ms=fleet.known.event_ms,
+        now_ms=fleet.agents.at_ms,
+        wanted=wanted,
+        past=f"./past?{query_of(WantedCalls(wanted.agents, wanted.tenants, wanted.environments, versions=wanted.versions))}",
         note=fleet.note,
     )
 
@@ -402,9 +413,13 @@ def _bad(now: AgentNow, fleet: Fleet) -> dict[str, Any]:
     quiet_ms = fleet.agents.at_ms - (now.last_call_ms or 0)
     newest_ms = max((each.last_call_ms or 0 for each in others), default=0)
     is_replaced = quiet_ms > QUIET_MS and newest_ms > (now.last_call_ms or 0)
+    if not stage and now.trouble in {TroubleKind.SLOW, TroubleKind.VERY_SLOW}:
+        steps = ["Open a slow call: its turn says what took the time.", *steps]
     if before is None:
         steps += general
-    elif not is_replaced:
+    elif is_replaced:
+        steps = [f"New calls get another version: see the last of {now.version} end.", *steps]
+    else:
         steps = [f"Roll back {now.version}: {before.version} was well.", *steps]
     newest = max(others, key=lambda each: each.last_call_ms or 0, default=now)
     others_now = ""
@@ -428,6 +443,7 @@ def _bad(now: AgentNow, fleet: Fleet) -> dict[str, Any]:
         "past": f"./past?{urlencode(whose | {'since': day_and_time(since_ms)[:16]})}",
         "is_replaced": is_replaced,
         "others_now": others_now,
+        "has_ended": now.calls_meanwhile > now.calls_running,
     }
 
 
@@ -494,6 +510,8 @@ def _lines(
     p95, share, goals = whole.wait_p95_ms, whole.unanswered_share, whole.success
     newest = next((each.wait_p95_ms for _, each in reversed(minutes) if each.turns_answered), None)
     begins = next((begin_ms for begin_ms, each in minutes if each.calls_running or each.turns), 0)
+    is_whole = not minutes or begins <= minutes[0][0]
+    window = f"in {MINUTES} min" if is_whole else f"since {time_of_day(begins)[:5]} UTC"
 
     def line(
         part: str,
@@ -537,7 +555,7 @@ def _lines(
             "line-trouble",
             "In trouble",
             f"{shown.bad:,}",
-            f"and {whole.calls_ended_badly:,} ended badly, {MINUTES} min",
+            f"and {whole.calls_ended_badly:,} ended badly {window}",
             "urgent" if shown.bad else "",
             lambda each: each.calls_in_trouble + each.calls_ended_badly,
             "{:,.0f}".format,
@@ -547,7 +565,7 @@ def _lines(
             "line-wait",
             "Wait, p95",
             "no answer" if newest is None else seconds(newest),
-            f"{MINUTES} min {seconds_if_known(p95)}; objective {seconds(SLOW_MS)}"
+            f"{window} {seconds_if_known(p95)}; objective {seconds(SLOW_MS)}"
             + f"; {whole.turns_unanswered:,} unanswered left out" * (whole.turns_unanswered > 0),
             wait_level(newest),
             lambda each: each.wait_p95_ms,

@@ -18,6 +18,7 @@ from consumers.store.changes import (
     CALL_MEASURES,
     COST,
     LISTED,
+    LONGEST_WAIT,
     MEASURES,
     SUBGOAL,
     SUCCESS,
@@ -81,6 +82,7 @@ class PastQuery(_Asked):
     label: str = _Text
     tool: str = _Text
     subgoal: str = _Text
+    goals: str = _Text
     day: str = _Text
     where: str = _Text
     text: str = _Text
@@ -96,8 +98,9 @@ class PastQuery(_Asked):
 
 FACETS: Final[Mapping[str, tuple[str, str]]] = {
     "outcome": ("Outcome", "outcome"),
-    "trouble": ("Trouble", "troubles"),
+    "trouble": ("Trouble, one or more a call", "troubles"),
     "tool": ("Failed tool", "tools_failed"),
+    "goals": ("All goals", "all_goals"),
     "subgoal": ("Missed subgoal", "subgoal_results"),
     "agent": ("Agent", "labels.agent"),
     "version": ("Version", "labels.version"),
@@ -321,7 +324,7 @@ def past_page(
         rows=[_row(site, asked, found, call, columns, redact) for call in found.rows],
         in_common=[
             (
-                value.replace(BESIDE, " ") if BESIDE in value else f"{in_words(facet)} {value}",
+                value.replace(BESIDE, " ") if BESIDE in value else _in_common(facet, value),
                 asked.query(**_choice(facet, value)),
                 percent(share),
                 percent(others),
@@ -340,6 +343,11 @@ def past_page(
         remark=remark,
     )
     return page(site, "Past calls", content, here="past")
+
+
+def _in_common(facet: str, value: str) -> str:
+    heading = FACETS[facet][0] if facet in {"tool", "subgoal"} else in_words(facet)
+    return f"{heading.lower()} {value}"
 
 
 def _chosen(asked: PastQuery, *names: str) -> dict[str, str]:
@@ -485,7 +493,7 @@ def comparison_page(
         ],
         usual=usual,
         swapped=f"compare?{urlencode([('id', each) for each in reversed(ids)])}",
-        remark=remark,
+        remark=remark or _of_others(calls),
         found=beside(calls[0] if usual is None else usual, calls[-1]),
         timeline=timeline(*calls),
         turns=[
@@ -496,16 +504,24 @@ def comparison_page(
     return page(site, "Two calls side by side", content, here="past")
 
 
+def _of_others(calls: Sequence[ReportedCall]) -> str:
+    """A remark on calls of several agents."""
+    agents = {each.row.labels.agent for each in calls}
+    return "These are calls of different agents, whose goals differ." * (len(agents) > 1)
+
+
 # Two versions.
 
 
 class LotsQuery(_Asked):
     """Which two lots of calls are compared; with nothing, the two newest versions of the agent with
     most calls, or the first two of what is listed. `since` and `until` are the period of all, and
-    of a lot that says none; `by` is what calls are listed by.
+    of a lot that says none; `by` is what calls are listed by, `sort` the measure whose worst value
+    comes first.
     """
 
     by: str = _Text
+    sort: str = _Text
     since: str = _Text
     until: str = _Text
     a_agent: str = _Text
@@ -553,11 +569,15 @@ class Versions(NamedTuple):
         comparison: The lots; None where there are none to compare.
         all: The calls of each version, or of each value of another thing, in order.
         pair: The two lots that are compared if the question names none.
+        today: The date of today in UTC; empty where nobody knows it.
+        yesterday: The one before it.
     """
 
     comparison: Comparison | None
     all: Sequence[LotCalls] = ()
     pair: tuple[Lot, Lot] | None = None
+    today: str = ""
+    yesterday: str = ""
 
 
 PERIODS: Final = {"24h": "24 hours", "7d": "7 days", "30d": "30 days", "90d": "90 days"}
@@ -600,20 +620,31 @@ def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str)
             for each in BY
         ],
         periods=[
-            (words, f"versions{asked.query(since=since, until='')}", since)
-            for since, words in PERIODS.items()
+            (words, f"versions{asked.query(since=since, until=until)}", (since, until))
+            for words, since, until in (
+                *((words, since, "") for since, words in PERIODS.items()),
+                ("Today", versions.today, ""),
+                ("Yesterday", versions.yesterday, versions.today),
+            )
+            if since
         ],
         period=asked.since or USUAL_SINCE,
         period_in_words=PERIODS.get(asked.since or USUAL_SINCE, ""),
-        listed=LISTED,
+        listed=[
+            (measure.title, f"versions{asked.query(sort=measure.name)}", measure.name == asked.sort)
+            for measure in LISTED
+        ],
         versions=[
             _version(asked, each, older, lots)
-            for each, older in zip_longest(versions.all, versions.all[1:])
+            for each, older in _worst_first(
+                list(zip_longest(versions.all, versions.all[1:])), asked.sort
+            )
         ][:MOST_VERSIONS],
         left_out=max(0, len(versions.all) - MOST_VERSIONS),
         found=found,
         verdict=found.verdict() if found else "",
         agent=lots[0].agent if lots[0].agent == lots[1].agent else "",
+        names_of_lots=found.names if found else ("A", "B"),
         calls=[past_href(lot) for lot in asked.within(lots)],
         swapped=asked.between(lots[1], lots[0]),
         rows=[
@@ -641,6 +672,22 @@ def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str)
     return page(site, "Versions", content, here="versions")
 
 
+_Listed = tuple[LotCalls, LotCalls | None]
+
+
+def _worst_first(listed: list[_Listed], sort: str) -> list[_Listed]:
+    """The lots by a measure, unknown values last; as they are without one."""
+    measure = next((each for each in LISTED if each.name == sort), None)
+    if measure is None:
+        return listed
+
+    def rank(each: _Listed) -> tuple[bool, float]:
+        value = each[0].values.get(sort)
+        return value is None, (value or 0.0) * (1 if measure.better > 0 else -1)
+
+    return sorted(listed, key=rank)
+
+
 def _version(
     asked: LotsQuery, seen: LotCalls, older: LotCalls | None, lots: tuple[Lot, Lot]
 ) -> dict[str, Any]:
@@ -664,17 +711,20 @@ def _version(
         "calls_href": past_href(asked.within((lot, lot))[0]),
         "seen": [_began(each) for each in (seen.first_ms, seen.last_ms)],
         "cells": [
-            (
-                shown(measure, seen.values.get(measure.name)),
-                _judged(seen) if measure is SUCCESS else "",
-            )
+            (shown(measure, seen.values.get(measure.name)), _beside(seen, measure))
             for measure in LISTED
         ],
     }
 
 
-def _judged(seen: LotCalls) -> str:
-    """Of how many calls it is known whether they reached all goals."""
+def _beside(seen: LotCalls, measure: ComparedMeasure) -> str:
+    """What a value of a list leaves out: turns without an answer have no wait, and of some calls it
+    is not known whether they reached all goals.
+    """
+    if measure is LONGEST_WAIT and seen.unanswered:
+        return f"{counted(seen.unanswered, 'turn')} unanswered"
+    if measure is not SUCCESS:
+        return ""
     reached = round(seen.values.get(SUCCESS.name, 0.0) * seen.judged)
     said = f"{reached:,} of {seen.judged:,}" * (seen.judged > 0)
     unknown = f"{seen.unjudged:,} not judged" * (seen.unjudged > 0)

@@ -991,6 +991,8 @@ class ConsoleSite:
             read = await self._made(
                 "unknown", conversation_id, "found", lambda: self._reader_of(conversation_id)
             )
+        if read is None and (whole := self._fleet.table.ending_in(conversation_id)) is not None:
+            return await self._found(request, whole)
         if read is None:
             until = time.monotonic() + NOWHERE_SECONDS
             _remember(self._nowhere, conversation_id, until, MAX_NOWHERE)

@@ -62,7 +62,7 @@ TROUBLES: Final[Mapping[str, str]] = {
 DERIVED: Final[Mapping[str, Derived]] = {
     "outcome": Derived(
         "text",
-        f"CASE WHEN \"state\" = 'running' THEN 'running' WHEN {_NEVER_ANSWERED} THEN "
+        f"CASE WHEN \"state\" != 'closed' THEN 'running' WHEN {_NEVER_ANSWERED} THEN "
         "'never_answered' "
         f"WHEN {_HUNG_UP} THEN 'hung_up' WHEN {_FAILED} THEN 'failed' ELSE 'ended' END",
     ),
@@ -89,7 +89,7 @@ DERIVED: Final[Mapping[str, Derived]] = {
     ),
     "ended_badly": Derived(
         "integer",
-        f"CASE WHEN \"state\" = 'running' THEN NULL WHEN {_NEVER_ANSWERED} OR {_HUNG_UP} OR "
+        f"CASE WHEN \"state\" != 'closed' THEN NULL WHEN {_NEVER_ANSWERED} OR {_HUNG_UP} OR "
         f"{_FAILED} THEN 1 ELSE 0 END",
     ),
     "success": Derived(
@@ -97,12 +97,18 @@ DERIVED: Final[Mapping[str, Derived]] = {
         'CASE WHEN "goals.success_final_turn.reason" IS NULL THEN '
         'coalesce("goals.success_final_turn", "goals.progress.success") END',
     ),
+    "all_goals": Derived(
+        "text",
+        'CASE WHEN "goals.goal_set" IS NULL OR "state" != \'closed\' THEN NULL '
+        "WHEN \"goals.success_final_turn\" = 1 THEN 'reached' "
+        "WHEN \"goals.success_final_turn\" = 0 THEN 'missed' ELSE 'not judged' END",
+    ),
     "unanswered_share": Derived(
         "real", 'CASE WHEN "turn" > 0 THEN "unanswered" * 1.0 / "turn" END'
     ),
     "length_ms": Derived(
         "integer",
-        'CASE WHEN "state" = \'running\' THEN NULL ELSE coalesce("ended_ms" - "began_ms", '
+        'CASE WHEN "state" != \'closed\' THEN NULL ELSE coalesce("ended_ms" - "began_ms", '
         '"known_ms" - "first_known_ms") END',
     ),
     "day_ms": Derived("integer", f'"first_known_ms" - "first_known_ms" % {DAY_MS}'),
@@ -115,6 +121,7 @@ DERIVED: Final[Mapping[str, Derived]] = {
 - `tools_failed`: `failed_tools`, a comma and a blank before and behind each
 - `subgoal_results`: `goals.digest` and `goals.subgoals.result`, with a blank between
 - `rank`: the higher, the worse: how it ended, then its troubles, then its longest wait
+- `all_goals`: `reached`, `missed` or `not judged`; none of a call without goals
 - `ended_badly`: 1 or 0; `success`: as a trial has it; `unanswered_share`: of the turns of the
   caller; `length_ms`; `day_ms`: when its day began, in UTC
 """

@@ -219,7 +219,7 @@ SUBGOAL: Final = ComparedMeasure("", "", "share", 1, 0.05)
 COMPARED: Final = (
     *(SUCCESS, PROGRESS, BAD_ENDS, WAIT, SLOW_WAIT),
     ComparedMeasure("speech.first_word_ms", "First word after", "ms", -1, 100),
-    ComparedMeasure("unanswered", "Unanswered turns"),
+    ComparedMeasure("unanswered", "Unanswered turns per call"),
     ComparedMeasure("dead_airs", "Dead air"),
     ComparedMeasure("assistant_interruptions", "Interruptions by the agent"),
     ComparedMeasure("user_interruptions", "Interruptions by the caller"),
@@ -326,6 +326,7 @@ class LotCalls(NamedTuple):
             longest, of unanswered turns their share of all turns; unknown ones are left out.
         judged: Of how many calls it is known whether they reached all goals.
         unjudged: How many others with goals there are: a mean leaves them out.
+        unanswered: How many turns had no answer.
     """
 
     lot: Lot
@@ -335,6 +336,7 @@ class LotCalls(NamedTuple):
     values: Mapping[str, float]
     judged: int = 0
     unjudged: int = 0
+    unanswered: int = 0
 
 
 class SubgoalChange(NamedTuple):

@@ -196,6 +196,7 @@ def standouts(call: ReportedCall) -> tuple[Standout, ...]:
     """Every kind with at least one moment; the kinds that disturb the caller most come first."""
     waits_ms = call.waits_ms
     silences = [each for each in call.silences if waits_ms.get(each.turn, 0) <= SLOW_MS]
+    waits_in = None if call.is_over or call.row.waiting is None else call.row.waiting.turn
     ending = bad_end(call.row)
     last = call.row.turn if call.row.waiting is None else call.row.waiting.turn
     kinds: dict[str, tuple[Iterable[Moment], str]] = {
@@ -229,7 +230,14 @@ def standouts(call: ReportedCall) -> tuple[Standout, ...]:
         "Caller spoke over the agent": (_interruptions(call, Speaker.USER), ""),
         # Without long waits for an answer: such as at the end of a call.
         "Other dead air": (
-            [Moment(each.turn, seconds(each.length_ms), each.length_ms) for each in silences],
+            [
+                Moment(
+                    each.turn,
+                    "still going on" if each.turn == waits_in else seconds(each.length_ms),
+                    each.length_ms,
+                )
+                for each in silences
+            ],
             "dead air in {turns}, the longest {text} in turn {turn}",
         ),
         "Errors of the agent": (

@@ -65,6 +65,11 @@ class CallTable:
         kept = self._calls.get(conversation_id)
         return None if kept is None else kept.call
 
+    def ending_in(self, end: str) -> str | None:
+        """The id of the only call whose id ends so: lists show the end of one; None for several."""
+        found = [each for each in self._calls if end and each != end and each.endswith(end)]
+        return found[0] if len(found) == 1 else None
+
     def put_row(self, call: CallRow) -> None:
         """Takes in the newest row of a call. One that is older than that in the table changes
         nothing.
@@ -182,7 +187,7 @@ def _by_trouble(shown: ShownCall) -> tuple[float, int]:
         return -shown.troubles[0].rank, 0
     if shown.ending is not None:
         return 0, -shown.call.known_ms
-    return 0, 2 if shown.call.state == "closed" else 1
+    return 0, 1 if shown.call.state == "running" else 2
 
 
 def _by_latency(shown: ShownCall) -> float:
@@ -199,9 +204,11 @@ _ORDERS: Final[dict[SortKey, Callable[[ShownCall], tuple[float, int] | float | s
 
 
 SILENT_MS: Final = 20_000
-"""Time without an event of any call, while calls run, from which it is said: a partition says every
-ten seconds how far it is.
+"""Time without an event of any call, while several run, from which their agents are not judged: a
+partition says every ten seconds how far it is.
 """
+SILENT_CALLS: Final = 3
+"""So many calls do not fall silent together by themselves; one or two may."""
 STALE_MS: Final = 15_000
 """How far behind the present the rows may be that tell of it: a partition without events says every
 ten seconds how far it is.
@@ -317,13 +324,13 @@ class ShownCalls:
 
     Attributes:
         calls: The calls in their order.
-        running: How many of the calls that are asked for have not closed.
+        running: How many of the calls that are asked for run.
         bad: How many of them are in trouble.
         ended_badly: How many have ended badly in the last quarter of an hour.
         age: How old the newest score is, in words.
         is_stale: Whether it is too old to say anything of now.
         is_ranked: Whether the worst calls come first.
-        silent_ms: How long no event of any call has come while some run; 0 for a short while.
+        silent_ms: How long no event of any call has come while several run; 0 for a short while.
     """
 
     calls: list[ShownCall]
@@ -347,7 +354,7 @@ class RunningCalls:
         calls: The calls and their troubles, in the order in which they began.
         age: How old the newest score is, in words.
         is_stale: Whether it is too old to say anything of now.
-        silent_ms: How long no event of any call has come while some run; 0 for a short while.
+        silent_ms: How long no event of any call has come while several run; 0 for a short while.
     """
 
     calls: list[ShownCall]
@@ -372,7 +379,7 @@ class RunningCalls:
             calls=[call for call in everything if call.is_bad or call.ending]
             if wanted.only_bad
             else everything,
-            running=sum(shown.call.state != "closed" for shown in everything),
+            running=sum(shown.call.state == "running" for shown in everything),
             bad=sum(call.is_bad for call in everything),
             ended_badly=sum(call.ending is not None for call in everything),
             age=self.age,
@@ -428,7 +435,8 @@ def looking(table: CallTable, known: KnownTime, now_ms: int) -> Generator[None, 
     calls = yield from table.showing(
         now_ms, reached_ms if is_stale and reached_ms is not None else now_ms
     )
-    silent_ms = known.silent_ms(now_ms) if table.calls_running and not is_stale else 0
+    is_telling = table.calls_running >= SILENT_CALLS and not is_stale
+    silent_ms = known.silent_ms(now_ms) if is_telling else 0
     return RunningCalls(calls, age, is_stale, silent_ms)
 
 

@@ -388,7 +388,14 @@ def _listed(lot: Lot, of: _Lot) -> LotCalls:
     judged = len(of.values[SUCCESS.name])
     with_goals = len(of.values["goals.progress.subgoals"])
     return LotCalls(
-        lot, of.calls, min(began_ms), max(began_ms), values, judged, max(0, with_goals - judged)
+        lot,
+        of.calls,
+        min(began_ms),
+        max(began_ms),
+        values,
+        judged,
+        max(0, with_goals - judged),
+        int(sum(of.values["unanswered"])),
     )
 
 

@@ -18,6 +18,7 @@ from consumers.history.settings import MAX_RETENTION_DAYS
 from consumers.history.sqlite import Batch, FolderInUseError, SqliteHistory
 from consumers.runtime.kafka.connection import WRITE, KafkaSettings, Needs, require_access
 from consumers.runtime.process import OperatorError, SetupError
+from consumers.view.words import counted
 from schemas.annotations import Annotation, AnyAnnotation, ForgottenTenant
 from schemas.rows import Labels
 from schemas.topics import ANNOTATIONS_TOPIC, SCORES_TOPIC, TOPICS, TRANSCRIPTS_TOPIC, WORDS_TOPIC
@@ -88,7 +89,7 @@ def require_consent(what: str, *, is_agreed: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise SetupError(
-            f"This deletes {what} for good; nothing was: give --yes to delete without being asked."
+            f"This deletes {what} for good. Nothing was deleted: give --yes to be asked nothing."
         )
     if not typer.confirm(f"Delete {what} for good?", err=True):
         raise SetupError("Nothing was deleted.")
@@ -126,7 +127,7 @@ class Forgetting(NamedTuple):
     @property
     def in_words(self) -> str:
         """What is to be forgotten, for a sentence."""
-        calls = [f"{len(self.conversations)} calls by their ids"] if self.conversations else []
+        calls = [f"{counted(len(self.conversations), 'call')} by id"] if self.conversations else []
         tenants = [] if self.tenant is None else [f"the calls of the tenant {self.tenant}"]
         return " and ".join((*calls, *tenants))
 

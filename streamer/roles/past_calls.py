@@ -192,7 +192,7 @@ class StoredCalls:
             *(Condition("outcome", "!=", each) for each in OUTCOMES if each not in outcomes),
             *(
                 Condition(FACETS[name][1], "=", value)
-                for name in ("agent", "version", "tenant", "environment", "goal_set")
+                for name in ("agent", "version", "tenant", "environment", "goals", "goal_set")
                 if (value := getattr(asked, name))
             ),
             *(Condition("troubles", "~", f" {each} ") for each in asked.trouble.split()),
@@ -283,7 +283,10 @@ class StoredCalls:
             pair = next(pairs, None)
             lots = asked.lots() or pair
             return Versions(
-                lots_compared(store, asked.within(lots), now_ms) if lots else None, versions, pair
+                lots_compared(store, asked.within(lots), now_ms) if lots else None,
+                versions,
+                pair,
+                *(shown_moment(now_ms - ago_ms)[:10] for ago_ms in (0, DAY_MS)),
             )
 
     def usual(self, call: CallRow) -> Usual:

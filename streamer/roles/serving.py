@@ -222,6 +222,8 @@ class OneMachine:
                     self._context_of,
                 )
             self._roles.append(self._measures)
+        row = self.log.row
+        self._event_ms = 0 if row is None else row.event_ms  # until the calls are folded again
         self._offsets = dict.fromkeys(DECODED, 0)
         self._has_shown = asyncio.Event()
         self._commands = FolderCommands(self.log)
@@ -371,9 +373,8 @@ class OneMachine:
         """Counts and shows the next rows; returns how many there were."""
         shown = 0
         # first: of old knowledge pages say that no evaluator runs
-        self.console.fleet.known.take_partition(
-            0, self._evaluator.known_ms, self._evaluator.partition.event_ms
-        )
+        event_ms = max(self._event_ms, self._evaluator.partition.event_ms)
+        self.console.fleet.known.take_partition(0, self._evaluator.known_ms, event_ms)
         for topic in self._offsets:
             while records := self.log.records(topic, self._offsets[topic], SHOWN_RECORDS):
                 await self._show_records(records, has_counted=has_counted)

@@ -3,6 +3,7 @@ that are bounded.
 """
 
 import pytest
+from msgspec import structs
 
 from consumers.console import agents as module
 from consumers.console.agents import MINUTES, PAUSE_MS, WINDOW_MS, AgentNow, Agents
@@ -73,6 +74,24 @@ def test_while_no_event_of_any_call_comes_no_agent_becomes_bad_or_well() -> None
     fleet.known.take_partition(0, silent_ms + SILENT_MS)
     (found,) = agents_at(fleet, silent_ms + SILENT_MS)
     assert found.is_bad
+
+
+def test_a_bad_time_that_is_over_is_told_as_it_was_and_does_not_begin_anew() -> None:
+    """A call closes ten seconds after its last event, and looks come twice a second."""
+    fleet = Fleet()
+    for name in ("a", "b"):
+        fleet.put_row(call_row(name, labels=V2, waiting=Waiting(2, AT_MS - 90_000, 2)))
+    assert agents_at(fleet, AT_MS - 80_000)[0].is_bad
+    for state, revision, known_ms in (("over", 2, AT_MS), ("closed", 3, AT_MS + 10_000)):
+        for name in ("a", "b"):
+            end = structs.replace(given_up(name, at_ms=known_ms), revision=revision, state=state)
+            fleet.put_row(structs.replace(end, last_known_ms=AT_MS))
+        for after_ms in range(0, WINDOW_MS - 20_000, 500):
+            (found,) = agents_at(fleet, known_ms + after_ms)
+            assert (found.bad_since_ms, found.calls_affected) == (AT_MS - 90_000, 2)
+            assert found.bad_until_ms == AT_MS
+            if state == "over" and after_ms >= 10_000:
+                break
 
 
 def test_a_call_began_when_its_own_clock_says_unless_that_is_another_one() -> None:

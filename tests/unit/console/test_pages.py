@@ -26,6 +26,7 @@ from consumers.console.pages import (
     now_page,
     query_of,
 )
+from consumers.view.words import time_of_day
 from schemas.closed_sets import SortKey
 from schemas.rows import Answer, Goals, Labels, Stall, Waiting
 from schemas.scores.latency_stages import Stage
@@ -335,9 +336,14 @@ def test_a_new_bad_version_is_rolled_back_first_if_the_one_before_is_well() -> N
     ]
     assert "The first call of desk v2 began <time" in head
     assert "v1 was well until then" in head
-    assert (
-        'href="./versions?a_agent=desk&amp;a_version=v1&amp;b_agent=desk&amp;b_version=v2' in head
-    )
+    compared = 'href="./versions?a_agent=desk&amp;a_version=v1&amp;b_agent=desk&amp;b_version=v2'
+    assert compared not in head, "no call of v2 is over, so there is nothing to compare"
+    fleet = deployed(3)
+    fleet.now(AT_MS)
+    fleet.put_row(call_row("b0", labels=V2, revision=9, state="closed"))
+    ended = boxes_of(fleet, at_ms=AT_MS + 1_000)["head"]["counts"]
+    assert compared in ended
+    assert '<a class="past" href="./past?agent=desk&amp;version=v2&amp;since=' in ended
     neither = boxes_of(deployed(3, was_well=False))["head"]["counts"]
     assert "First, for desk v2: Model: see its status." in neither
     assert "was well until then" not in neither
@@ -382,7 +388,9 @@ def test_the_tiles_tell_of_now() -> None:
         fleet.put_row(turn_row(number, wait_ms=900.0, known_ms=AT_MS - 120_000, news=("wait",)))
     fleet.put_row(turn_row(50, wait_ms=5_800.0, news=("wait",)))
     waits = boxes_of(fleet)["lines"]["line-wait"]
-    assert "<strong>5.80 s</strong><small>15 min 0.90 s; objective 1.50 s</small>" in waits
+    begins = time_of_day(AT_MS - 120_000)[:5]
+    said = f"since {begins} UTC 0.90 s; objective 1.50 s"
+    assert f"<strong>5.80 s</strong><small>{said}</small>" in waits
     fleet.put_row(call_row("gone", state="closed", waiting=Waiting(2, AT_MS, 1)))
     trouble = boxes_of(fleet)["lines"]["line-trouble"]
     assert "<strong>0</strong><small>and 1 ended badly" in trouble
@@ -400,12 +408,13 @@ def test_calls_that_are_over_are_not_counted_among_those_that_do_well() -> None:
 def test_a_silent_source_is_said_before_any_agent_is_blamed() -> None:
     fleet = Fleet()
     fleet.known.take_partition(0, AT_MS, event_ms=AT_MS)
-    fleet.put_row(call_row("a", waiting=Waiting(1, AT_MS, 1)))
+    for name in ("a", "b", "c"):
+        fleet.put_row(call_row(name, waiting=Waiting(1, AT_MS, 1)))
     at_ms = AT_MS + 70_000
     fleet.known.take_partition(0, at_ms)
     head = text_of(boxes_of(fleet, at_ms=at_ms)["head"]["counts"])
     assert (
-        "No event has come from any agent for 1:10, while 1 call is open: see to the senders of "
+        "No event has come from any agent for 1:10, while 3 calls are open: see to the senders of "
         "events and the network before any agent."
     ) in head
     assert "bad" not in head
@@ -424,7 +433,7 @@ def test_a_version_that_is_replaced_is_not_to_be_rolled_back_and_the_other_one_i
     assert "First: Roll back 2: 1 was well." in text_of(boxes_of(fleet)["head"]["counts"])
     fleet.put_row(call_row("new", labels=v1, first_known_ms=AT_MS))
     replaced = text_of(boxes_of(fleet)["head"]["counts"])
-    assert "Roll back" not in replaced
+    assert "First: New calls get another version: see the last of 2 end." in replaced
     assert "No new 2 call since" in replaced
     for name in ("a", "b"):
         fleet.put_row(call_row(name, labels=v2, revision=9, state="closed", known_ms=AT_MS))

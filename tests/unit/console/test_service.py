@@ -65,7 +65,7 @@ async def test_a_mark_is_left_out_and_what_cannot_be_read_is_counted() -> None:
 
 async def test_a_partition_says_how_far_it_is_while_no_event_comes() -> None:
     role, now_ms = role_of(), wall_clock_ms()
-    await take(role, call_row(known_ms=now_ms - 165_000))
+    await take(role, *(call_row(name, known_ms=now_ms - 165_000) for name in ("a", "b", "c")))
     assert role.console.fleet.now(now_ms).is_stale
     row = PartitionRow(
         place=9,

@@ -111,13 +111,14 @@
   const tick = () => {
     if (held.size) settle();
     const now = Date.now() + skewMs;
-    for (const clock of isBack ? [] : document.querySelectorAll("time[data-since]")) {
+    const isLost = link && (!source || source.readyState !== EventSource.OPEN || performance.now() - heardAt > LOST_MS);
+    for (const clock of isBack || isLost ? [] : document.querySelectorAll("time[data-since]")) {
       const text = inWords(now - Number(clock.dataset.since));
       if (clock.textContent !== text) clock.textContent = text;
     }
     if (!link || isPaused || isBack) return;
-    const isLost = !source || source.readyState !== EventSource.OPEN || performance.now() - heardAt > LOST_MS;
-    say(isLost ? "connection lost" : "live", isLost ? "lost" : "live");
+    const heard = new Date(Date.now() - (performance.now() - heardAt)).toLocaleTimeString();
+    say(isLost ? `connection lost; all is as of ${heard}` : "live", isLost ? "lost" : "live");
   };
   const say = (text, state) => {
     if (link.textContent !== text) link.textContent = text;
