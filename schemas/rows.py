@@ -738,7 +738,8 @@ class CallRow(Struct, omit_defaults=True, kw_only=True, tag_field="row", tag="ca
         revision: As in the row of a turn.
         known_ms: As in the row of a turn.
         labels: Whose call it is.
-        state: `running`; `over`: only verdicts can change it; `closed`: nothing can.
+        state: `running`; `ended`: it was said that it ended, and late events can still change it;
+            `over`: only verdicts can; `closed`: nothing can.
         news: What counts from this revision on, and is never taken back; see below.
         code_version: Version of callgauge.
         partition: The partition of `events` and `scores` that has the call.
@@ -805,7 +806,7 @@ class CallRow(Struct, omit_defaults=True, kw_only=True, tag_field="row", tag="ca
     revision: int = 0
     known_ms: int = 0
     labels: Labels = Labels()
-    state: Literal["running", "over", "closed"] = "running"
+    state: Literal["running", "ended", "over", "closed"] = "running"
     news: tuple[str, ...] = ()
     code_version: str = ""
     partition: int = 0

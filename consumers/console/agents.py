@@ -12,7 +12,6 @@ from typing import Final, TypeVar
 
 from msgspec import Struct, structs
 
-from schemas.closed_sets import CloseReason
 from schemas.rows import CallRow, Labels, TurnRow, number
 from schemas.scores.latency_stages import Stage
 from schemas.scores.running import ShownCall, WantedCalls, heard_ms
@@ -133,7 +132,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     """What is told of some calls and some time.
 
     Attributes:
-        calls_running: Calls that have not closed, at its end.
+        calls_running: Calls that run, at its end; those of which it was said that they ended do not.
         calls_in_trouble: How many of them have a trouble.
         calls_ended_badly: Calls that ended badly.
         turns_answered: Turns whose wait is known.
@@ -182,6 +181,7 @@ class AgentNow(Figures, frozen=True, kw_only=True):
             run were left in trouble; null while it is bad, and otherwise.
         ended_with_call: Whether it was the former: nobody knows then how the next call will be.
         calls_affected: Calls that were in trouble, or ended badly, in that time.
+        affected_began_ms: When the first of them began; null without any.
         calls_meanwhile: Calls that it had in that time.
         tenants_affected: Each tenant with how many of those affected, that with the most first.
         environments_affected: Their environments, that with the most first.
@@ -203,6 +203,7 @@ class AgentNow(Figures, frozen=True, kw_only=True):
     bad_until_ms: int | None
     ended_with_call: bool
     calls_affected: int
+    affected_began_ms: int | None
     calls_meanwhile: int
     tenants_affected: tuple[tuple[str, int], ...]
     environments_affected: tuple[str, ...]
@@ -229,8 +230,12 @@ class _Kept:
     bad_until_ms: int | None = None
     ended_with_call: bool = False
     last_end_ms: int = 0
+    found_ms: int = 0
+    """When the bad time was found."""
     affected: dict[str, Labels] = field(default_factory=dict)
     """By id whose they are."""
+    affected_began_ms: int = 0
+    """When the first of them began."""
     since_ms: dict[str, int] = field(default_factory=dict)
     """Since when each call is in trouble that is so now, or ended so lately."""
     mostly: _Wrong = (None, None)
@@ -279,9 +284,11 @@ class _Kept:
                 begun_ms = [each for each in self.since_ms.values() if each >= earliest_ms]
                 self.bad_since_ms = min(begun_ms, default=now_ms)
                 self.affected, self.bad_until_ms, self.calls = {}, None, calls
+                self.found_ms, self.affected_began_ms = now_ms, now_ms
             self.mostly = _mostly(of.wrong, self.mostly)
             if len(self.affected) < MAX_AFFECTED:
                 self.affected |= of.affected
+            self.affected_began_ms = min(self.affected_began_ms, of.affected_began_ms)
         if self.bad_since_ms is None:
             return
         has_newer_end = of.last_end_ms > self.last_end_ms
@@ -294,8 +301,12 @@ class _Kept:
         if self.bad_until_ms is not None:
             was_short = self.bad_until_ms - self.bad_since_ms < PAUSE_MS
             if now_ms - self.bad_until_ms > (PAUSE_MS if was_short else WINDOW_MS):
-                self.bad_since_ms, self.bad_until_ms = None, None
-                self.affected, self.mostly = {}, (None, None)
+                self.forget_bad()
+
+    def forget_bad(self) -> None:
+        """Forgets the bad time."""
+        self.bad_since_ms, self.bad_until_ms = None, None
+        self.affected, self.mostly = {}, (None, None)
 
 
 class _Sums:
@@ -303,6 +314,7 @@ class _Sums:
 
     def __init__(self) -> None:
         self.running = self.in_trouble = self.ended_lately = self.last_end_ms = 0
+        self.affected_began_ms = 2**62
         self.answered = 0
         self.slow_ms: list[float] = []
         self.affected: dict[str, Labels] = {}
@@ -318,6 +330,7 @@ class _Sums:
         self.answered += other.answered
         self.slow_ms += other.slow_ms
         self.affected |= other.affected
+        self.affected_began_ms = min(self.affected_began_ms, other.affected_began_ms)
         self.since_ms |= other.since_ms
         self.wrong += other.wrong
 
@@ -371,11 +384,11 @@ class Agents:
                     minute.successes += success == 1.0
 
     def looking(
-        self, calls: Iterable[ShownCall], now_ms: int, *, is_silent: bool = False
+        self, calls: Iterable[ShownCall], now_ms: int, silent_since_ms: int | None = None
     ) -> Generator[None, None, None]:
         """Brings `now` and the newest minute up to date, in steps between which rows may be taken
-        in. While no event of any call comes (`is_silent`) nobody knows how its agents are, so none
-        becomes bad or well.
+        in. Since `silent_since_ms` no event of any call has come: nobody knows how their agents
+        are, so none becomes bad or well, and none was found to be bad.
         """
         sums: dict[_Key, _Sums] = {None: _Sums()}
         for place, shown in enumerate(calls, 1):
@@ -396,7 +409,8 @@ class Agents:
         found = []
         for key in dict.fromkeys([*sums, *told]):
             if isinstance(key, tuple):
-                found.append(self._look(key, sums.get(key) or _Sums(), now_ms, is_silent))
+                of = sums.get(key) or _Sums()
+                found.append(self._look(key, of, now_ms, silent_since_ms))
                 yield
         self.now, self.at_ms = sorted(found, key=_worst_first), now_ms
 
@@ -419,10 +433,14 @@ class Agents:
         ]
         return together(minutes).figures(), by_minute
 
-    def _look(self, version: Version, of: _Sums, now_ms: int, is_silent: bool) -> AgentNow:  # noqa: FBT001
+    def _look(
+        self, version: Version, of: _Sums, now_ms: int, silent_since_ms: int | None
+    ) -> AgentNow:
         kept = self._kept.get(version) or self._add(version)
-        if not is_silent:
+        if silent_since_ms is None:
             kept.note_bad(now_ms, of)
+        elif kept.found_ms > silent_since_ms:
+            kept.forget_bad()
         minutes = kept.last(now_ms)
         figures = structs.asdict(together(minutes).figures())
         return AgentNow(
@@ -434,6 +452,7 @@ class Agents:
             bad_until_ms=kept.bad_until_ms,
             ended_with_call=kept.ended_with_call,
             calls_affected=len(kept.affected),
+            affected_began_ms=kept.affected_began_ms if kept.affected else None,
             calls_meanwhile=max(kept.calls, len(kept.affected)) if kept.affected else 0,
             tenants_affected=tuple(_most(each.tenant for each in kept.affected.values())),
             environments_affected=tuple(
@@ -482,8 +501,7 @@ def _unanswered(row: CallRow) -> int:
 def _add(sums: _Sums, shown: ShownCall, now_ms: int) -> None:
     call = shown.call
     sums.running += call.state == "running"
-    # of one that nobody ended, that nothing came of it for long
-    end_ms = call.known_ms if call.close_reason is CloseReason.IDLE else heard_ms(call)
+    end_ms = heard_ms(call)
     is_bad_end = bad_end(call) is not None and end_ms >= now_ms - ENDED_LATELY_MS
     sums.in_trouble += shown.is_bad
     if is_bad_end:
@@ -491,6 +509,7 @@ def _add(sums: _Sums, shown: ShownCall, now_ms: int) -> None:
         sums.last_end_ms = max(sums.last_end_ms, end_ms)
     if shown.is_bad or is_bad_end:
         sums.affected[call.conversation_id] = call.labels
+        sums.affected_began_ms = min(sums.affected_began_ms, call.first_known_ms)
         sums.since_ms[call.conversation_id] = _since_ms(shown)
         sums.wrong[_wrong(shown)] += 1
     if call.answer is not None and call.state == "running":

@@ -52,5 +52,6 @@ class Fleet:
     def looking(self, now_ms: int) -> Generator[None, None, RunningCalls]:
         """As `now`, in steps of one call, between which records may be taken in."""
         now = yield from looking(self.table, self.known, now_ms)
-        yield from self.agents.looking(now.calls, now_ms, is_silent=now.silent_ms > 0)
+        silent_since_ms = now_ms - now.silent_ms if now.silent_ms else None
+        yield from self.agents.looking(now.calls, now_ms, silent_since_ms)
         return now

@@ -365,11 +365,13 @@ def _head(site: Site, fleet: Fleet, shown: ShownCalls, wanted: WantedCalls) -> s
         most_tenants=MOST_NAMED,
         others=len(bad) - MOST_NAMED,
         left_out=", ".join(f"{counted(*of)} {how}" for how, of in left_out.items() if of[0]),
-        running=fleet.table.calls_running,
+        running=sum(each.calls_running for each in fleet.agents.now),
         silent_since_ms=fleet.known.event_ms,
         now_ms=fleet.agents.at_ms,
         wanted=wanted,
-        past=f"./past?{query_of(WantedCalls(wanted.agents, wanted.tenants, wanted.environments, versions=wanted.versions))}",
+        past=""
+        if len(wanted.agents) > 1
+        else f"./past?{query_of(WantedCalls(wanted.agents, wanted.tenants, wanted.environments, versions=wanted.versions))}",
         note=fleet.note,
     )
 
@@ -415,10 +417,10 @@ def _bad(now: AgentNow, fleet: Fleet) -> dict[str, Any]:
     is_replaced = quiet_ms > QUIET_MS and newest_ms > (now.last_call_ms or 0)
     if not stage and now.trouble in {TroubleKind.SLOW, TroubleKind.VERY_SLOW}:
         steps = ["Open a slow call: its turn says what took the time.", *steps]
-    if before is None:
-        steps += general
-    elif is_replaced:
+    if is_replaced:
         steps = [f"New calls get another version: see the last of {now.version} end.", *steps]
+    elif before is None:
+        steps += general
     else:
         steps = [f"Roll back {now.version}: {before.version} was well.", *steps]
     newest = max(others, key=lambda each: each.last_call_ms or 0, default=now)
@@ -428,7 +430,7 @@ def _bad(now: AgentNow, fleet: Fleet) -> dict[str, Any]:
         others_now = f"{newest.version}: {counted(newest.calls_running, 'call')} now, {of_it}."
     part, href = _place_of(now.agent, now.version)
     whose = {"agent": now.agent} | ({"version": now.version} if now.version else {})
-    since_ms = now.first_call_ms if before and now.first_call_ms else now.bad_since_ms or 0
+    since_ms = now.affected_began_ms or now.bad_since_ms or 0
     lots = {"a_agent": now.agent, "a_version": before.version} if before else {}
     lots |= {"b_agent": now.agent, "b_version": now.version}
     return {

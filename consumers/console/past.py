@@ -98,7 +98,7 @@ class PastQuery(_Asked):
 
 FACETS: Final[Mapping[str, tuple[str, str]]] = {
     "outcome": ("Outcome", "outcome"),
-    "trouble": ("Trouble, one or more a call", "troubles"),
+    "trouble": ("Trouble", "troubles"),
     "tool": ("Failed tool", "tools_failed"),
     "goals": ("All goals", "all_goals"),
     "subgoal": ("Missed subgoal", "subgoal_results"),
@@ -149,7 +149,7 @@ class PastFound(NamedTuple):
         said: By call, a turn, who spoke and what was said: where the words were found, or the last
             words of the caller.
         labels: By call, the labels of people.
-        in_common: What calls with a chosen outcome or trouble have more often than the others, the
+        in_common: What calls with a chosen outcome or fault have more often than the others, the
             greatest difference first: field of the question, value, their share and that of the
             others.
     """
@@ -295,6 +295,7 @@ def past_page(
                 name,
                 PastQuery(
                     **{"sort": "first_known_ms", "since": asked.since}
+                    | ({} if "since" in fields else {"until": asked.until})
                     | _chosen(asked, *_KEPT)
                     | dict(fields)
                 ).query(),
@@ -631,7 +632,12 @@ def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str)
         period=asked.since or USUAL_SINCE,
         period_in_words=PERIODS.get(asked.since or USUAL_SINCE, ""),
         listed=[
-            (measure.title, f"versions{asked.query(sort=measure.name)}", measure.name == asked.sort)
+            (
+                measure.title,
+                f"versions{asked.query(sort=measure.name)}",
+                ("ascending" if measure.better > 0 else "descending")
+                * (measure.name == asked.sort),
+            )
             for measure in LISTED
         ],
         versions=[
@@ -644,7 +650,7 @@ def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str)
         found=found,
         verdict=found.verdict() if found else "",
         agent=lots[0].agent if lots[0].agent == lots[1].agent else "",
-        names_of_lots=found.names if found else ("A", "B"),
+        names_of_lots=found.names if found else (),
         calls=[past_href(lot) for lot in asked.within(lots)],
         swapped=asked.between(lots[1], lots[0]),
         rows=[
@@ -702,13 +708,14 @@ def _version(
     before = older.lot if older is not None and by in {"version", "day"} else None
     if before is not None and by == "version" and (not before.version or before.agent != lot.agent):
         before = None
+    has_name = any(lot[1:] if by == "version" else lot)
     return {
         "name": name or "unknown",
-        "has_name": any(lot[1:] if by == "version" else lot),
+        "has_name": has_name,
         "href": "" if before is None else asked.between(before, lot),
         "sides": (("A", asked.between(lot, b), lot == a), ("B", asked.between(a, lot), lot == b)),
         "calls": seen.calls,
-        "calls_href": past_href(asked.within((lot, lot))[0]),
+        "calls_href": past_href(asked.within((lot, lot))[0]) if has_name else "",
         "seen": [_began(each) for each in (seen.first_ms, seen.last_ms)],
         "cells": [
             (shown(measure, seen.values.get(measure.name)), _beside(seen, measure))

@@ -4,6 +4,7 @@ its final records.
 
 from bisect import insort
 from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from functools import partial
 from math import inf
 from typing import Any, Final, TypeVar, cast
@@ -130,9 +131,22 @@ class CallEnd:
                 self.due_ms = due_ms
             else:
                 self._plan()
+        elif broker_ms == self.last_ms:
+            self.event_ms = broker_ms  # a gap may have ended at the same moment
         elif broker_ms < self._first_ms:
             self._first_ms = broker_ms
             self._plan()
+
+    @property
+    def heard_ms(self) -> int:
+        """Broker time of its latest record; of a call that ended no later than that, because a
+        record of it may come minutes later.
+        """
+        return (
+            self.event_ms
+            if self._announced is None
+            else min(self.event_ms, self._announced.broker_ms)
+        )
 
     def pass_gap(self, until_ms: int) -> None:
         """Notes that no records could come up to this time."""
@@ -341,7 +355,7 @@ class Call:
             row.assistant_sounds = () if turn is None else turn.assistant.in_row
 
         call.began_ms, call.turns, call.events = live.first_ms, live.turns.highest_turn, self.events
-        call.last_known_ms = self.end.event_ms
+        call.last_known_ms = self.end.heard_ms
         return self.rows.drain(completed, revision)
 
     def _fold(self, arrival: Arrival, out: list[Effect]) -> str:
@@ -386,8 +400,8 @@ class Call:
                 changes = live.refresh(cause, out)
                 if changes.touched or changes.settled:
                     self._measures.follow(live, changes, cause, self._judged, out)
-                if live.turn in changes.touched:
-                    self._follow_agent(live, broker_ms)
+                if changes.touched:
+                    self._follow_agent(live, changes.touched, broker_ms)
             if self._words is not None and (changes.touched or machine.reworded):
                 self._words.follow(live, changes.touched, changes.with_tools)
             if self._judged.is_any and (
@@ -408,13 +422,14 @@ class Call:
             self._hit_limit(CloseReason.LIMIT_REPLAYS, "replays", self.end.last_ms, out)
         return outcome
 
-    def _follow_agent(self, live: LiveCall, broker_ms: int) -> None:
-        """Has the row of the turn made when the agent falls silent: until somebody speaks again
-        nothing else of it changes.
+    def _follow_agent(self, live: LiveCall, touched: AbstractSet[int], broker_ms: int) -> None:
+        """Has the row of a turn made when the agent falls silent: until somebody speaks again
+        nothing else of it changes. A caller who speaks over an answer is in the next turn.
         """
-        turn, sounds = live.turn, live.sounds_over(live.turn)
-        if sounds and turn >= 0:
-            self.rows.hear(turn, broker_ms, sounds)
+        for turn in touched:
+            sounds = live.sounds_over(turn)
+            if sounds and (turn in self.rows.turns or turn == live.turn >= 0):
+                self.rows.hear(turn, broker_ms, sounds)
 
     def _repeats_another(self, arrival: Arrival) -> bool:
         """Whether the record came before, was put back before, or is made from the record of a
@@ -662,8 +677,15 @@ class Call:
     def _plan_close(self, reason: CloseReason) -> None:
         at = self.live.broker_moment
         if self.end.announce(at, reason):
-            self.rows.set_call(at.broker_ms, state="over")
+            self._say_ended(at.broker_ms)
             self.live.dead_air.note(SilenceKind.LINE_DOWN, 0, at)
+
+    def _say_ended(self, broker_ms: int) -> None:
+        """Sets that it was said that the call ended. A call without a row gets none for that."""
+        if self._row_due_ms == NEVER_MS:
+            self.rows.call.state = "ended"
+        elif self.rows.call.state == "running":
+            self.rows.set_call(broker_ms, state="ended")
 
     # One reader for each type of fact, by the table below. EVA's history comes first: the live call
     # reads its machine.

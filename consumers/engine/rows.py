@@ -34,7 +34,7 @@ from schemas.rows import (
     WaitSource,
     number,
 )
-from schemas.scores.latency_stages import Stage
+from schemas.scores.latency_stages import Stage, fits_whole_answer
 
 NOT_OF_AN_ANSWER: Final = frozenset({Stage.VOICE_TO_VOICE, Stage.FIRST_SPEECH})
 """Stages that explain no wait: they are the wait itself."""
@@ -142,7 +142,7 @@ class CallRows:
         """
         if turn not in self.turns:
             self.set_turn(turn, known_ms)
-        if self._moments[turn].sounds != sounds <= MAX_SOUNDS:
+        if sounds <= MAX_SOUNDS and sounds != self._moments[turn].sounds:
             self._mark_turn(turn, known_ms)
 
     def note_sounds(self, sounds_over: Callable[[int], int]) -> None:
@@ -373,7 +373,9 @@ class CallRows:
         sums = self._sums
         turn = sums.silent[-1] if sums.silent else -1
         is_followed = (
-            turn != sums.there[-1] if self.call.state == "running" and sums.there else False
+            turn != sums.there[-1]
+            if self.call.state in {"running", "ended"} and sums.there
+            else False
         )
         if turn < 0 or is_followed or (sums.answered and sums.answered[-1] > turn):
             return None
@@ -554,13 +556,11 @@ def _answer(row: TurnRow) -> Answer | None:
     wait_ms = number(row.wait_ms)
     if wait_ms is None:
         return None
-    stages = [
-        each
-        for each in row.stages
-        if each.stage not in NOT_OF_AN_ANSWER
-        # it goes on after the answer has begun, but in an answer of one sentence
-        and (each.stage is not Stage.LLM_LAST_SENTENCE or each.latency_ms <= wait_ms)
-    ]
+    left_out = NOT_OF_AN_ANSWER
+    known = {each.stage: each.latency_ms for each in row.stages}
+    if not fits_whole_answer(known, wait_ms):
+        left_out = left_out | {Stage.LLM_LAST_SENTENCE}
+    stages = [each for each in row.stages if each.stage not in left_out]
     slowest = max(stages, key=lambda each: each.latency_ms, default=None)
     if slowest is None:
         return Answer(row.turn, wait_ms, row.anchor)

@@ -338,6 +338,8 @@ class Partition:
     def _pass_time(self, tick: Tick) -> None:
         if tick.gap_ms:
             self.evaluator.pass_gap(tick.known_ms - tick.gap_ms, tick.known_ms)
+        if tick.gap_ms < 0:
+            self.event_ms = min(self.event_ms, tick.known_ms)
         if tick.gap_ms < 0 and not self.is_recovering:
             log.error(
                 "time_went_back",

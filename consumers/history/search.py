@@ -43,7 +43,9 @@ _NEVER_ANSWERED: Final = (
     "1))"
 )
 _HUNG_UP: Final = '"waiting.turn" IS NOT NULL'
-_FAILED: Final = f'("known_ms" - "errors.known_ms") <= {ERROR_MS}'
+_FAILED: Final = (
+    f'(coalesce(nullif("last_known_ms", 0), "known_ms") - "errors.known_ms") <= {ERROR_MS}'
+)
 OUTCOMES: Final = ("never_answered", "hung_up", "failed", "ended", "running")
 """How a call ended, the worst first; see `DERIVED`."""
 TROUBLES: Final[Mapping[str, str]] = {
@@ -135,8 +137,10 @@ _CONDITION: Final = re.compile(
 
 MAX_ROWS: Final = 10_000
 """Most calls of one answer: what a person or a table can hold."""
-MAX_RESULTS: Final = 1_000
-"""Most results of goal sets that are told apart: a set has some tens."""
+MAX_RESULTS: Final = 300
+"""Most results of goal sets that are told apart: a set has some tens, and ClickHouse takes 128 kB of
+a parameter.
+"""
 MAX_TEXT_CHARS: Final = 200
 """Longest text of a condition or of a search for words."""
 

@@ -301,7 +301,7 @@ class Lot(NamedTuple):
         """
         try:
             end = date.fromisoformat(self.since) + timedelta(days=1)
-        except ValueError:
+        except (ValueError, OverflowError):
             return ""
         return self.since if self.until == end.isoformat() else ""
 

@@ -174,7 +174,7 @@ class ReportedCall:
     @property
     def is_over(self) -> bool:
         """Whether it has ended; its values may still change while it waits for verdicts."""
-        return self.row.state != "running"
+        return self.row.state in {"over", "closed"}
 
     @property
     def length_ms(self) -> float:

@@ -332,3 +332,27 @@ CONVAI_NAMES: Final[Mapping[Stage, str]] = MappingProxyType(
 """Names of the stages in transcripts. Stages without a name are not in transcripts; the time of a
 tool is in its result.
 """
+
+
+MORE_EXACT: Final = frozenset(
+    {Stage.LLM_FIRST_TOKEN, Stage.LLM_FIRST_SENTENCE, Stage.LLM_INFERENCE}
+)
+"""Stages of a model that end before the answer begins."""
+
+
+def fits_whole_answer(known: Mapping[Stage, float], wait_ms: float) -> bool:
+    """Whether the time of a model's whole answer explains a wait: mostly it says more than was
+    waited for, unless nobody spoke before all of it was there.
+
+    Args:
+        known: The lengths of the stages.
+        wait_ms: The wait.
+
+    Example:
+        >>> fits_whole_answer({Stage.LLM_LAST_SENTENCE: 900.0}, 1_000)
+        True
+        >>> fits_whole_answer({Stage.LLM_LAST_SENTENCE: 900.0, Stage.LLM_FIRST_TOKEN: 300.0}, 1_000)
+        False
+    """
+    whole_ms = known.get(Stage.LLM_LAST_SENTENCE)
+    return whole_ms is not None and whole_ms <= wait_ms and MORE_EXACT.isdisjoint(known)

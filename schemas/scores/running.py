@@ -220,13 +220,13 @@ class KnownTime:
 
     Attributes:
         newest_ms: The newest `known_ms` of a row of a turn or of a call; None before the first.
-        event_ms: When the newest event of any call came; 0 where no partition has said it.
     """
 
     def __init__(self) -> None:
         self.newest_ms: int | None = None
-        self.event_ms = 0
+        self._is_silent = False
         self._partitions: dict[int, int] = {}
+        self._events: dict[int, int] = {}
 
     def note(self, known_ms: int) -> None:
         """Takes in the time of a row of a turn or of a call."""
@@ -237,12 +237,22 @@ class KnownTime:
         while no event comes.
         """
         self._partitions[number] = max(known_ms, self._partitions.get(number, 0))
-        self.event_ms = max(event_ms, self.event_ms)
+        self._events[number] = event_ms
 
-    def silent_ms(self, now_ms: int) -> int:
-        """How long no event of any call has come; 0 for a short while, and where nobody knows."""
+    @property
+    def event_ms(self) -> int:
+        """When the newest event of any call came; 0 where no partition has said it."""
+        return max(self._events.values(), default=0)
+
+    def silent_ms(self, now_ms: int, calls_running: int) -> int:
+        """How long no event of any call has come, from when several calls fell silent together
+        until the next event; otherwise 0.
+        """
         silent_ms = now_ms - self.event_ms
-        return silent_ms if self.event_ms and silent_ms >= SILENT_MS else 0
+        is_long = self.event_ms > 0 and silent_ms >= SILENT_MS
+        # calls without events close, and that is no news of their agents
+        self._is_silent = is_long and (self._is_silent or calls_running >= SILENT_CALLS)
+        return silent_ms if self._is_silent else 0
 
     @property
     def reached_ms(self) -> int | None:
@@ -330,7 +340,7 @@ class ShownCalls:
         age: How old the newest score is, in words.
         is_stale: Whether it is too old to say anything of now.
         is_ranked: Whether the worst calls come first.
-        silent_ms: How long no event of any call has come while several run; 0 for a short while.
+        silent_ms: How long no event of any call has come, since several fell silent; otherwise 0.
     """
 
     calls: list[ShownCall]
@@ -354,7 +364,7 @@ class RunningCalls:
         calls: The calls and their troubles, in the order in which they began.
         age: How old the newest score is, in words.
         is_stale: Whether it is too old to say anything of now.
-        silent_ms: How long no event of any call has come while several run; 0 for a short while.
+        silent_ms: How long no event of any call has come, since several fell silent; otherwise 0.
     """
 
     calls: list[ShownCall]
@@ -435,8 +445,8 @@ def looking(table: CallTable, known: KnownTime, now_ms: int) -> Generator[None, 
     calls = yield from table.showing(
         now_ms, reached_ms if is_stale and reached_ms is not None else now_ms
     )
-    is_telling = table.calls_running >= SILENT_CALLS and not is_stale
-    silent_ms = known.silent_ms(now_ms) if is_telling else 0
+    running = sum(each.call.state == "running" for each in calls)
+    silent_ms = 0 if is_stale else known.silent_ms(now_ms, running)
     return RunningCalls(calls, age, is_stale, silent_ms)
 
 

@@ -131,7 +131,7 @@ def bad_end(call: CallRow) -> str | None:
         if call.close_reason is CloseReason.IDLE:  # nobody has said that it ended
             return f"no event after a wait, turn {turn}"
         return f"hung up in silence, turn {turn}"
-    ended_ms = call.known_ms
+    ended_ms = call.last_known_ms or call.known_ms
     if call.errors is not None and ended_ms - call.errors.known_ms <= ERROR_MS:
         of = "" if call.errors.component is None else f": {call.errors.component}"
         return f"failed: agent error{of}"

@@ -345,7 +345,7 @@ def lots_in(
     question = CallSearch(since_ms, until_ms, [Condition("state", "=", "closed")], most=None)
     columns = LISTED_BY[by]
     names = (
-        *("first_known_ms", "goals.progress.subgoals", "unanswered", "turn"),
+        *("first_known_ms", "goals.by_judge", "unanswered", "turn"),
         *(measure.name for measure in LISTED if measure is not UNANSWERED),
     )
     lots: defaultdict[tuple[Flat, ...], _Lot] = defaultdict(lambda: _Lot(names))
@@ -386,7 +386,7 @@ def _listed(lot: Lot, of: _Lot) -> LotCalls:
     if turns:
         values[UNANSWERED.name] = sum(of.values["unanswered"]) / turns
     judged = len(of.values[SUCCESS.name])
-    with_goals = len(of.values["goals.progress.subgoals"])
+    with_goals = len(of.values["goals.by_judge"])
     return LotCalls(
         lot,
         of.calls,

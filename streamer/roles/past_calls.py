@@ -67,6 +67,8 @@ MOST_IN_COMMON = 3
 """Values that are named as common to calls."""
 _WHOSE = ("agent", "version", "tenant", "environment", "goal_set", "tool", "subgoal")
 """Facets that may be behind an outcome or a fault."""
+MOST_ASKED_OF_A_SET = 5
+"""Calls that are asked for the names of a goal set, the newest first."""
 MOST_LAST_WORDS = 1_000
 """Calls of one CSV whose last words are looked up, a millisecond each: the first of them."""
 
@@ -277,6 +279,8 @@ class StoredCalls:
         now_ms = wall_clock_ms()
         since_ms = moment_ms(asked.since or USUAL_SINCE, now_ms)
         until_ms = moment_ms(asked.until, now_ms) if asked.until else now_ms + 1
+        if asked.by == "day":  # whole ones, as behind the links
+            since_ms -= since_ms % DAY_MS
         with opened(self._settings, MAX_SECONDS) as store:
             versions = lots_in(store, since_ms, until_ms, asked.by or USUAL_BY)
             pairs = newest_pairs(versions) if asked.by in {"", USUAL_BY} else _first(versions)
@@ -338,12 +342,12 @@ def _missing(store: HistoryStore, question: CallSearch, subgoal: str) -> CallSea
         return question
     asked = question._replace(counts=True, most=None, skip=0)
     missed = _Missed(store)
-    results = [
-        str(results)
+    results = {  # of each day's file
+        str(results): None
         for results, _ in store.values(asked, ["subgoal_results"])
         if subgoal in missed.in_results(results)
-    ]
-    return question._replace(results=results[:MAX_RESULTS])
+    }
+    return question._replace(results=[*results][:MAX_RESULTS])
 
 
 class _Missed:
@@ -363,12 +367,21 @@ class _Missed:
         digest, _, results = str(subgoal_results or "").partition(" ")
         if not digest:
             return []
-        call: Flat = None
-        if digest not in self._sets:
-            of_set = [Condition("goals.digest", "=", digest)]
-            one = CallSearch(0, wall_clock_ms() + 1, of_set, most=1)
-            call = next(iter(self._store.values(one, ["conversation_id"])), (None,))[0]
-        return self.of_call(call, digest, results)
+        if digest in self._sets:
+            return self.of_call(None, digest, results)
+        of_set = CallSearch(
+            0,
+            wall_clock_ms() + 1,
+            [Condition("goals.digest", "=", digest)],
+            order_by="first_known_ms",
+            most=MOST_ASKED_OF_A_SET,
+        )
+        for row in self._store.find(of_set, ["conversation_id"]):
+            self._sets.pop(digest, None)
+            names = self.of_call(row["conversation_id"], digest, results)
+            if self._sets.get(digest):  # otherwise its set was written before history began
+                return names
+        return []
 
 
 def _found(

@@ -373,7 +373,8 @@ class OneMachine:
         """Counts and shows the next rows; returns how many there were."""
         shown = 0
         # first: of old knowledge pages say that no evaluator runs
-        event_ms = max(self._event_ms, self._evaluator.partition.event_ms)
+        is_known = self._evaluator.ready.is_set()
+        event_ms = self._evaluator.partition.event_ms if is_known else self._event_ms
         self.console.fleet.known.take_partition(0, self._evaluator.known_ms, event_ms)
         for topic in self._offsets:
             while records := self.log.records(topic, self._offsets[topic], SHOWN_RECORDS):

@@ -69,7 +69,7 @@ from schemas.rows import (
     Unscored,
     Value,
 )
-from schemas.scores.latency_stages import CONTRIBUTIONS, Stage
+from schemas.scores.latency_stages import CONTRIBUTIONS, Stage, fits_whole_answer
 from schemas.scores.trouble import SLOW_MS
 from schemas.units import MS_PER_SECOND
 
@@ -425,11 +425,8 @@ def _in_sequence(known: Mapping[Stage, float], wait_ms: float | None) -> list[tu
     lengths += [
         (stage, known[stage]) for stage in (Stage.TOOL_RUN, Stage.TTS_FIRST_BYTE) if stage in known
     ]
-    # A whole answer says more than was waited for, unless nobody spoke before it was there: then it
-    # fits into the wait.
-    whole_ms = known.get(Stage.LLM_LAST_SENTENCE)
-    has_more_exact = Stage.LLM_FIRST_TOKEN in known or Stage.LLM_FIRST_SENTENCE in known
-    if whole_ms is not None and wait_ms is not None and not has_more_exact:
+    if wait_ms is not None and fits_whole_answer(known, wait_ms):
+        whole_ms = known[Stage.LLM_LAST_SENTENCE]
         before_voice = len(lengths) - (Stage.TTS_FIRST_BYTE in known)
         if sum(length_ms for _, length_ms in lengths) + whole_ms <= wait_ms:
             lengths.insert(before_voice, (Stage.LLM_LAST_SENTENCE, whole_ms))

@@ -8,7 +8,7 @@ from msgspec import structs
 from consumers.console import agents as module
 from consumers.console.agents import MINUTES, PAUSE_MS, WINDOW_MS, AgentNow, Agents
 from consumers.console.fleet import Fleet
-from schemas.closed_sets import UnscoredReason
+from schemas.closed_sets import CloseReason, UnscoredReason
 from schemas.rows import Answer, CallRow, Labels, Unscored, Waiting
 from schemas.scores.latency_stages import Stage
 from schemas.scores.running import SILENT_MS
@@ -62,7 +62,7 @@ def test_while_no_event_of_any_call_comes_no_agent_becomes_bad_or_well() -> None
     for number in range(3):
         fleet.put_row(call_row(f"c{number}", labels=V2, waiting=Waiting(2, AT_MS, 1)))
     silent_ms = AT_MS + SILENT_MS
-    fleet.known.take_partition(0, silent_ms)
+    fleet.known.take_partition(0, silent_ms, event_ms=AT_MS)
     now = fleet.now(silent_ms)
     assert (now.silent_ms, now.age) == (SILENT_MS, "no event for 0:20")
     (found,) = fleet.agents.now
@@ -70,10 +70,28 @@ def test_while_no_event_of_any_call_comes_no_agent_becomes_bad_or_well() -> None
     fleet.known.take_partition(0, silent_ms, event_ms=silent_ms)
     (found,) = agents_at(fleet, silent_ms)
     assert found.is_bad, "somebody sends, and these three wait"
-    fleet.put_row(call_row("c0", labels=V2, revision=9))
-    fleet.known.take_partition(0, silent_ms + SILENT_MS)
-    (found,) = agents_at(fleet, silent_ms + SILENT_MS)
-    assert found.is_bad
+    fleet.now(silent_ms + SILENT_MS)
+    later_ms = silent_ms + 20 * MINUTE_MS
+    for number in range(3):  # they close, because nothing came of them
+        close = {"state": "closed", "close_reason": CloseReason.IDLE, "known_ms": later_ms}
+        waits = Waiting(2, AT_MS, 1)
+        fleet.put_row(call_row(f"c{number}", labels=V2, revision=9, waiting=waits, **close))
+    fleet.known.take_partition(0, later_ms, event_ms=silent_ms)
+    now = fleet.now(later_ms)
+    assert now.silent_ms == 20 * MINUTE_MS, "until an event comes"
+    fleet.known.take_partition(0, later_ms, event_ms=later_ms)
+    assert not any(each.is_bad for each in agents_at(fleet, later_ms)), "nobody saw them end"
+
+
+def test_an_agent_that_was_found_bad_while_its_source_was_silent_is_none(  # before it was clear
+) -> None:
+    fleet = Fleet()
+    fleet.known.take_partition(0, AT_MS, event_ms=AT_MS)
+    for number in range(3):
+        fleet.put_row(call_row(f"c{number}", labels=V2, waiting=Waiting(2, AT_MS, 1)))
+    assert agents_at(fleet, AT_MS + 9_000)[0].is_bad, "waits count from three seconds on"
+    fleet.known.take_partition(0, AT_MS + SILENT_MS, event_ms=AT_MS)
+    assert not agents_at(fleet, AT_MS + SILENT_MS)[0].is_bad
 
 
 def test_a_bad_time_that_is_over_is_told_as_it_was_and_does_not_begin_anew() -> None:
@@ -82,7 +100,7 @@ def test_a_bad_time_that_is_over_is_told_as_it_was_and_does_not_begin_anew() -> 
     for name in ("a", "b"):
         fleet.put_row(call_row(name, labels=V2, waiting=Waiting(2, AT_MS - 90_000, 2)))
     assert agents_at(fleet, AT_MS - 80_000)[0].is_bad
-    for state, revision, known_ms in (("over", 2, AT_MS), ("closed", 3, AT_MS + 10_000)):
+    for state, revision, known_ms in (("ended", 2, AT_MS), ("closed", 3, AT_MS + 10_000)):
         for name in ("a", "b"):
             end = structs.replace(given_up(name, at_ms=known_ms), revision=revision, state=state)
             fleet.put_row(structs.replace(end, last_known_ms=AT_MS))
@@ -90,7 +108,7 @@ def test_a_bad_time_that_is_over_is_told_as_it_was_and_does_not_begin_anew() -> 
             (found,) = agents_at(fleet, known_ms + after_ms)
             assert (found.bad_since_ms, found.calls_affected) == (AT_MS - 90_000, 2)
             assert found.bad_until_ms == AT_MS
-            if state == "over" and after_ms >= 10_000:
+            if state == "ended" and after_ms >= 10_000:
                 break
 
 

@@ -411,7 +411,7 @@ def test_a_silent_source_is_said_before_any_agent_is_blamed() -> None:
     for name in ("a", "b", "c"):
         fleet.put_row(call_row(name, waiting=Waiting(1, AT_MS, 1)))
     at_ms = AT_MS + 70_000
-    fleet.known.take_partition(0, at_ms)
+    fleet.known.take_partition(0, at_ms, event_ms=AT_MS)
     head = text_of(boxes_of(fleet, at_ms=at_ms)["head"]["counts"])
     assert (
         "No event has come from any agent for 1:10, while 3 calls are open: see to the senders of "

@@ -41,6 +41,7 @@ from schemas.closed_sets import UnscoredReason
 from schemas.rows import (
     Goals,
     GoalsRow,
+    Labels,
     NotApplicable,
     Progress,
     SideSpeech,
@@ -493,3 +494,49 @@ def test_each_version_is_a_row_that_chooses_what_is_compared() -> None:
     assert "past?since=7d&amp;agent=desk&amp;version=3" in cells[0][1]
     assert 'href="versions?since=24h"' in page
     assert '<a href="versions?since=7d" aria-current="true">7 days</a>' in page
+
+
+def test_a_preset_keeps_whose_calls_and_which_day_are_asked_for() -> None:
+    asked = PastQuery(agent="desk", day="2026-11-20", outcome="hung_up", text="refund")
+    page = Shape(shown({"conversation_id": "a"}, asked=asked))
+    slow = next(
+        fields
+        for link in page.links
+        if (fields := dict(parse_qsl(link.partition("?")[2]))).get("trouble") == "slow"
+    )
+    assert (slow["agent"], slow["day"]) == ("desk", "2026-11-20")
+    assert {"outcome", "text"}.isdisjoint(slow), "what the preset asks for comes in its place"
+
+
+def test_what_is_in_common_says_that_a_subgoal_is_missed() -> None:
+    common = [("subgoal", "paid", 0.9, 0.1), ("agent", "desk", 0.8, 0.2)]
+    text = shown({"conversation_id": "a"}, asked=PastQuery(outcome="hung_up"), in_common=common)
+    assert "missed subgoal paid" in text
+    assert "agent desk" in text
+
+
+def test_lots_are_listed_with_the_worst_first() -> None:
+    every = [
+        LotCalls(Lot(tenant="a"), 9, 0, 1, {"p50_ms": 900.0, "success": 0.5}, unanswered=3),
+        LotCalls(Lot(tenant="b"), 7, 0, 1, {"p50_ms": 1_900.0, "success": 0.9}),
+        LotCalls(Lot(tenant=""), 1, 0, 1, {}),
+    ]
+    for sort, names in (
+        ("", ["a", "b", "unknown"]),
+        ("p50_ms", ["b", "a", "unknown"]),
+        ("success", ["a", "b", "unknown"]),
+    ):
+        asked = LotsQuery(by="tenant", sort=sort)
+        versions = Versions(None, every, today="2026-11-29", yesterday="2026-11-28")
+        page = versions_page(SITE, asked, versions, "")
+        assert re.findall(r'<tr><th scope="row">(.*?)</th>', page) == names
+    assert "3 turns unanswered" in page
+    links = [html.unescape(each) for each in re.findall(r'href="(versions\?[^"]*)"', page)]
+    assert any("since=2026-11-28&until=2026-11-29" in each for each in links), "yesterday"
+
+
+def test_calls_of_different_agents_are_compared_with_a_remark() -> None:
+    a, b = two_calls()
+    assert "different agents" not in comparison_page(SITE, (a, b))
+    other = reported_rows(call_row("call-c", labels=Labels(agent="night"), state="closed"))
+    assert "different agents" in comparison_page(SITE, (a, other))

@@ -907,13 +907,13 @@ def test_a_call_waits_for_its_record_and_not_longer() -> None:
     ended = {"type": "call_ended"}
     feed = fed(heard("Hello", 3_000, 2), said("Hi.", 4_000, 2), feed=Feed(limits))
     feed.send("audit", ended, 5_000).advance(100_000)
-    assert feed.call().state == "over"
+    assert feed.call().state == "ended"
     fed(
         record(entry("user", "Hello"), entry("agent", "Hi.", **waited(2.4)), at_ms=101_000),
         feed=feed,
     )
     feed.advance(110_999)
-    assert feed.call().state == "over"
+    assert feed.call().state == "ended"
     feed.advance(111_000)
     assert wait(feed, 1)[0] == 2_400.0
     assert feed.call().close_reason == "ended"
@@ -926,7 +926,7 @@ def test_a_call_whose_record_does_not_come_closes_all_the_same() -> None:
         feed=Feed(Limits(agent_record_grace_ms=120_000)),
     )
     feed.send("audit", {"type": "call_ended"}, 5_000).advance(124_999)
-    assert feed.call().state == "over"
+    assert feed.call().state == "ended"
     feed.advance(125_000)
     assert feed.call().close_reason == "ended"
 

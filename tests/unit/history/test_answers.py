@@ -189,6 +189,7 @@ def test_how_calls_ended_and_what_was_wrong(keep: Keep) -> None:
         "day_ms",
         "length_ms",
         "success",
+        "all_goals",
         "goals.subgoals.result",
     )
     rows = {
@@ -204,6 +205,7 @@ def test_how_calls_ended_and_what_was_wrong(keep: Keep) -> None:
         assert seen["day_ms"] == NOON_MS - DAY_MS // 2
     assert rows["missed"]["goals.subgoals.result"] == "1, 0, ?"
     assert (rows["missed"]["success"], rows["well"]["success"]) == (0, None)
+    assert (rows["missed"]["all_goals"], rows["well"]["all_goals"]) == ("missed", None)
     assert (rows["well"]["length_ms"], rows["mute"]["length_ms"], rows["runs"]["length_ms"]) == (
         20_000,
         60_000,

@@ -142,3 +142,12 @@ def test_a_row_that_is_older_than_the_one_in_the_table_changes_nothing() -> None
     table.put_row(closed_row("acme-0", revision=8))
     table.put_row(begun("acme-0", revision=6))
     assert (table.calls_running, table.calls_ended) == (0, 1)
+
+
+def test_the_end_of_an_id_names_a_call_if_it_is_the_only_one() -> None:
+    table = CallTable(MOST)
+    for name in ("call-125", "call-345", "other-345"):
+        table.put_row(begun(name))
+    assert table.ending_in("125") == "call-125"
+    assert table.ending_in("345") is None, "two end so"
+    assert (table.ending_in("call-125"), table.ending_in("")) == (None, None)

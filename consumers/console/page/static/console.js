@@ -111,7 +111,7 @@
   const tick = () => {
     if (held.size) settle();
     const now = Date.now() + skewMs;
-    const isLost = link && (!source || source.readyState !== EventSource.OPEN || performance.now() - heardAt > LOST_MS);
+    const isLost = link && heardAt > 0 && (!source || source.readyState !== EventSource.OPEN || performance.now() - heardAt > LOST_MS);
     for (const clock of isBack || isLost ? [] : document.querySelectorAll("time[data-since]")) {
       const text = inWords(now - Number(clock.dataset.since));
       if (clock.textContent !== text) clock.textContent = text;
@@ -420,4 +420,5 @@
   local(document);
   if (streamAddress) { if (!isBack) connect(); setInterval(tick, 1000); }
   addEventListener("pagehide", () => { if (source) source.close(); });
+  addEventListener("pageshow", (event) => { if (event.persisted && source && !isPaused && !isBack) connect(); });
 })();

@@ -323,13 +323,16 @@ def test_a_call_that_waits_for_its_verdicts_says_that_it_is_over(feed: GoalFeed)
         .send("audit", {"type": "call_ended", "reason": "goodbye"}, 10_000)
         .advance(19_999)
     )
-    assert feed.values("state") == ["running", "over"]
+    assert feed.values("state") == ["running", "ended"]
     assert feed.call().through_turn is None, "no value of the whole call yet"
     feed.advance(20_000)
     assert (feed.call().state, feed.call().through_turn) == ("over", 0)
     assert feed.goals_row.success_final_turn is None
     feed.judge(feed.requests[0], is_completed=True, at_ms=30_000).close_all()
-    assert (feed.values("state"), feed.call().through_turn) == (["running", "over", "closed"], 1)
+    assert (feed.values("state"), feed.call().through_turn) == (
+        ["running", "ended", "over", "closed"],
+        1,
+    )
 
 
 def test_a_call_without_open_questions_is_closed_when_it_is_over() -> None:
@@ -340,7 +343,7 @@ def test_a_call_without_open_questions_is_closed_when_it_is_over() -> None:
         .send("audit", {"type": "call_ended", "reason": "goodbye"}, 10_000)
         .advance(20_000)
     )
-    assert feed.values("state") == ["running", "over", "closed"]
+    assert feed.values("state") == ["running", "ended", "closed"]
 
 
 def test_a_turn_whose_words_come_late_is_judged_again(feed: GoalFeed) -> None:

@@ -1,6 +1,6 @@
 """Live turns: their moments, and when they are settled."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,12 +10,14 @@ from consumers.engine.effects import Effect
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from consumers.engine.measures.eva_timing import SettledTurns
+from consumers.engine.rows import CallRows
 from consumers.engine.turns.live import LiveCall
 from schemas.closed_sets import Anchor, PipelineType, ToolOutcome, UnscoredReason
 from schemas.rows import (
     CallRow,
     Labels,
     NotApplicable,
+    StageLatency,
     ToolUse,
     TurnRow,
     TurnTaking,
@@ -23,6 +25,7 @@ from schemas.rows import (
     Value,
     number,
 )
+from schemas.scores.latency_stages import Stage, StageSource
 from tests.support.calls.wire_calls import Json, arrivals_of, in_time_order, record_call
 from tests.support.conformance_data import RECORD, conformance
 from tests.support.fakes.engine_feed import T0_MS, Feed, closings_of, rows_of
@@ -498,7 +501,56 @@ def test_a_row_says_that_the_agent_has_fallen_silent_before_anybody_speaks_again
 
 def test_a_call_that_said_its_end_is_over_and_its_row_knows_its_last_event(feed: Feed) -> None:
     feed.spoke("bot", 0, 1_000).send("audit", {"type": "call_ended"}, 5_000)
-    assert (feed.call().state, feed.call().last_known_ms) == ("over", T0_MS + 5_000)
+    assert (feed.call().state, feed.call().last_known_ms) == ("ended", T0_MS + 5_000)
     feed.advance(400_000)
     assert (feed.call().state, feed.call().last_known_ms) == ("closed", T0_MS + 5_000)
     assert feed.call().known_ms > T0_MS + 5_000
+
+
+def test_an_event_after_the_end_does_not_move_the_end(feed: Feed) -> None:
+    feed.spoke("bot", 0, 1_000).send("audit", {"type": "call_ended"}, 5_000)
+    feed.speech("bot_speech_started", 4_000).speech("user_speech_started", 9_000).advance(400_000)
+    assert (feed.call().state, feed.call().last_known_ms) == ("closed", T0_MS + 5_000)
+
+
+def test_an_end_that_comes_first_makes_no_row(feed: Feed) -> None:
+    feed.send("audit", {"type": "call_ended"}, 1_000)
+    assert feed.rows() == []
+    feed.spoke("bot", 2_000, 3_000)
+    assert feed.call().state == "ended"
+
+
+def test_the_end_of_an_answer_that_was_cut_off_is_in_the_row_of_its_turn(feed: Feed) -> None:
+    feed.spoke("bot", 0, 1_000).spoke("user", 2_000, 3_000).speech("bot_speech_started", 4_000)
+    feed.speech("user_speech_started", 6_000)  # over the answer
+    feed.speech("bot_speech_stopped", 6_400)
+    assert [each.end_ms for each in feed.turn(1).assistant_sounds] == [T0_MS + 6_400]
+
+
+@pytest.mark.parametrize(
+    ("stages", "slowest"),
+    [
+        ({Stage.LLM_LAST_SENTENCE: 900.0, Stage.STT_TRAILING: 300.0}, Stage.LLM_LAST_SENTENCE),
+        ({Stage.LLM_LAST_SENTENCE: 2_900.0, Stage.STT_TRAILING: 300.0}, Stage.STT_TRAILING),
+        (
+            {
+                Stage.LLM_LAST_SENTENCE: 900.0,
+                Stage.LLM_FIRST_TOKEN: 200.0,
+                Stage.STT_TRAILING: 300.0,
+            },
+            Stage.STT_TRAILING,
+        ),
+    ],
+)
+def test_the_whole_answer_of_a_model_explains_a_wait_if_nobody_spoke_before_it_was_there(
+    stages: Mapping[Stage, float], slowest: Stage
+) -> None:
+    rows = CallRows(CallRow(conversation_id="c"))
+    told = tuple(
+        StageLatency(stage, length_ms, StageSource.PIPECAT) for stage, length_ms in stages.items()
+    )
+    rows.set_turn(1, 1, wait_ms=2_000.0, stages=told)
+    *_, call = rows.drain(lambda _: None)
+    assert isinstance(call, CallRow)
+    assert call.answer is not None
+    assert call.answer.slowest_stage is slowest
