@@ -70,6 +70,7 @@ def test_while_no_event_of_any_call_comes_no_agent_becomes_bad_or_well() -> None
     fleet.known.take_partition(0, silent_ms, event_ms=silent_ms)
     (found,) = agents_at(fleet, silent_ms)
     assert found.is_bad, "somebody sends, and these three wait"
+    fleet.known.take_partition(0, silent_ms + SILENT_MS, event_ms=silent_ms)
     fleet.now(silent_ms + SILENT_MS)
     later_ms = silent_ms + 20 * MINUTE_MS
     for number in range(3):  # they close, because nothing came of them
@@ -83,8 +84,7 @@ def test_while_no_event_of_any_call_comes_no_agent_becomes_bad_or_well() -> None
     assert not any(each.is_bad for each in agents_at(fleet, later_ms)), "nobody saw them end"
 
 
-def test_an_agent_that_was_found_bad_while_its_source_was_silent_is_none(  # before it was clear
-) -> None:
+def test_an_agent_is_not_bad_that_was_found_so_while_its_source_was_silent() -> None:
     fleet = Fleet()
     fleet.known.take_partition(0, AT_MS, event_ms=AT_MS)
     for number in range(3):
