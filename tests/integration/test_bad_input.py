@@ -184,7 +184,10 @@ async def quarantined(environment: dict[str, str], number: int) -> list[Quaranti
         await consumer.stop()
 
 
-OF_SILENCES = ("dead_air", "dead_airs", "dead_air_turns", "waiting", "first_known_ms")
+OF_SILENCES = (
+    *("dead_air", "dead_airs", "dead_air_turns", "waiting"),
+    *("first_known_ms", "last_known_ms"),
+)
 """Fields of what the broker's time decides as the call goes: sent in a burst, two calls need not
 agree on it.
 """

@@ -32,6 +32,7 @@ OF_THE_WAY: Final = {
     "revision",
     "known_ms",
     "first_known_ms",
+    "last_known_ms",
     "first_place",
     "last_place",
     "partition",
