@@ -738,7 +738,7 @@ class CallRow(Struct, omit_defaults=True, kw_only=True, tag_field="row", tag="ca
         revision: As in the row of a turn.
         known_ms: As in the row of a turn.
         labels: Whose call it is.
-        state: `running`; `ended`: it was said that it ended, and late events can still change it;
+        state: `running`; `ended`: its end was announced, and late events can still change it;
             `over`: only verdicts can; `closed`: nothing can.
         news: What counts from this revision on, and is never taken back; see below.
         code_version: Version of callgauge.

@@ -132,7 +132,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     """What is told of some calls and some time.
 
     Attributes:
-        calls_running: Calls that run, at its end; those of which it was said that they ended do not.
+        calls_running: Calls that run, at its end, without those whose end was announced.
         calls_in_trouble: How many of them have a trouble.
         calls_ended_badly: Calls that ended badly.
         turns_answered: Turns whose wait is known.

@@ -587,7 +587,7 @@ MOST_VERSIONS: Final = 100
 """Lots of calls that are listed: of versions those of the agents with most calls."""
 USUAL_BY: Final = "version"
 BY: Final = (USUAL_BY, "agent", "tenant", "environment", "day")
-"""What calls can be listed by."""
+"""The ways in which calls can be listed."""
 
 
 _LOT_FIELDS: Final = {

@@ -681,7 +681,7 @@ class Call:
             self.live.dead_air.note(SilenceKind.LINE_DOWN, 0, at)
 
     def _say_ended(self, broker_ms: int) -> None:
-        """Sets that it was said that the call ended. A call without a row gets none for that."""
+        """Sets the state of a call whose end was announced. A call without a row gets none for that."""
         if self._row_due_ms == NEVER_MS:
             self.rows.call.state = "ended"
         elif self.rows.call.state == "running":

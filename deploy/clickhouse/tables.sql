@@ -23,7 +23,7 @@ CREATE TABLE calls
     "labels.tenant" Nullable(String) COMMENT 'Whose agent it is; `unknown` if no event says it',
     "labels.environment" Nullable(String) COMMENT 'Where it runs, for example `production`; `unknown` if no event says it',
     "labels.pipeline_type" Nullable(String) COMMENT 'How the agent is built',
-    "state" Nullable(String) COMMENT '`running`; `ended`: it was said that it ended, and late events can still change it; `over`: only verdicts can; `closed`: nothing can',
+    "state" Nullable(String) COMMENT '`running`; `ended`: its end was announced, and late events can still change it; `over`: only verdicts can; `closed`: nothing can',
     "news" Nullable(String) COMMENT 'What counts from this revision on, and is never taken back; see below',
     "code_version" Nullable(String) COMMENT 'Version of callgauge',
     "partition" Nullable(Int64) COMMENT 'The partition of `events` and `scores` that has the call',
