@@ -325,7 +325,7 @@ def past_page(
         rows=[_row(site, asked, found, call, columns, redact) for call in found.rows],
         in_common=[
             (
-                value.replace(BESIDE, " ") if BESIDE in value else _in_common(facet, value),
+                value.replace(BESIDE, " ") if BESIDE in value else _in_facet(facet, value),
                 asked.query(**_choice(facet, value)),
                 percent(share),
                 percent(others),
@@ -346,7 +346,7 @@ def past_page(
     return page(site, "Past calls", content, here="past")
 
 
-def _in_common(facet: str, value: str) -> str:
+def _in_facet(facet: str, value: str) -> str:
     heading = FACETS[facet][0] if facet in {"tool", "subgoal"} else in_words(facet)
     return f"{heading.lower()} {value}"
 
@@ -718,15 +718,15 @@ def _version(
         "calls_href": past_href(asked.within((lot, lot))[0]) if has_name else "",
         "seen": [_began(each) for each in (seen.first_ms, seen.last_ms)],
         "cells": [
-            (shown(measure, seen.values.get(measure.name)), _beside(seen, measure))
+            (shown(measure, seen.values.get(measure.name)), _left_out_of(seen, measure))
             for measure in LISTED
         ],
     }
 
 
-def _beside(seen: LotCalls, measure: ComparedMeasure) -> str:
-    """What a value of a list leaves out: turns without an answer have no wait, and of some calls it
-    is not known whether they reached all goals.
+def _left_out_of(seen: LotCalls, measure: ComparedMeasure) -> str:
+    """Says what a value leaves out: a turn without an answer has no wait, and some calls could not
+    be judged.
     """
     if measure is LONGEST_WAIT and seen.unanswered:
         return f"{counted(seen.unanswered, 'turn')} unanswered"

@@ -65,7 +65,7 @@ def running_line(shown: ShownCall) -> RunningLine:
     ]
     ending, (begin_ms, end_ms) = end_in_words(call), span_of(call)
     wait_ms = None if call.answer is None else call.answer.wait_ms
-    is_over = call.state != "running"
+    has_ended = call.state != "running"
     found = None if call.goals is None else call.goals.progress
     return RunningLine(
         conversation_id=call.conversation_id,
@@ -73,7 +73,7 @@ def running_line(shown: ShownCall) -> RunningLine:
         agent=labels.agent,
         labels=", ".join(name for name in (labels.tenant, labels.environment) if name != "unknown"),
         chips=tuple(chips),
-        state=f"over: {ending}" if call.state == "closed" else ending if is_over else "running",
+        state=f"over: {ending}" if call.state == "closed" else ending if has_ended else "running",
         turn="" if call.turn is None else str(call.turn),
         latency="" if wait_ms is None else "overlap" if wait_ms < 0 else seconds(wait_ms),
         latency_level=wait_level(wait_ms),
@@ -82,7 +82,7 @@ def running_line(shown: ShownCall) -> RunningLine:
         else f"{found.reached} of {found.subgoals}{'?' if found.missing else ''}",
         first_ms=call.first_known_ms,
         heard_ms=heard_ms(call),
-        length_ms=end_ms - begin_ms if is_over else None,
+        length_ms=end_ms - begin_ms if has_ended else None,
     )
 
 

@@ -326,7 +326,7 @@ LISTED_BY: Final[Mapping[str, tuple[str, ...]]] = {
     "environment": ("labels.environment",),
     "day": ("day_ms",),
 }
-"""What lots of calls can be listed by, and the columns that make a lot."""
+"""By each way in which calls can be listed, the columns whose values make a lot."""
 
 
 def lots_in(

@@ -358,12 +358,12 @@ class _Missed:
         self._sets: dict[str, Sequence[str]] = {}
 
     def of_call(self, call: Flat, digest: Flat, results: Flat) -> list[str]:
-        """Those of a call, whose goal set has this digest."""
+        """The names of the subgoals that a call missed; the digest names its goal set."""
         found = subgoal_results(self._store, self._sets, call, digest, results)
         return [name for name, result in found if not result]
 
     def in_results(self, subgoal_results: Flat) -> list[str]:
-        """Those in the results of a set, as the column of that name has them."""
+        """The names of the subgoals that are missed in a value of the column `subgoal_results`."""
         digest, _, results = str(subgoal_results or "").partition(" ")
         if not digest:
             return []
@@ -458,7 +458,7 @@ def _number(counts: _Counts, asked: PastQuery) -> int:
 
 
 def _in_common(counts: _Counts, asked: PastQuery) -> list[tuple[str, str, float, float]]:
-    """What calls with the outcome or fault that is chosen have more often than the others."""
+    """Finds what the calls with the chosen outcome or fault have more often than the others."""
     every = asked.model_copy(update=dict.fromkeys(("outcome", "trouble", "tool", "subgoal"), ""))
     these = _number(counts, asked)
     others = _number(counts, every) - these
