@@ -20,8 +20,6 @@ def test_a_slower_machine_is_known_by_its_time_for_known_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for times, expected in ((0.5, 1.0), (3.0, 3.0)):
-        held_loop.times_slower.cache_clear()
         taken = held_loop.KNOWN_WORK_SECONDS * times
         monkeypatch.setattr(held_loop, "seconds_of", lambda _, taken=taken: (None, taken))
         assert held_loop.times_slower() == pytest.approx(expected)
-    held_loop.times_slower.cache_clear()
