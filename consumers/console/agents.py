@@ -246,7 +246,7 @@ class _Kept:
 
     def note_begin(self, at_ms: int) -> None:
         """Notes when one of its calls began."""
-        self.calls += 1
+        self.calls += self.bad_until_ms is None  # those of a bad time that is over are told
         self.first_call_ms = min(at_ms, self.first_call_ms or at_ms)
         self.last_call_ms = max(at_ms, self.last_call_ms or at_ms)
         self.seen_ms = max(at_ms, self.seen_ms)

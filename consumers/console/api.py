@@ -9,6 +9,7 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
 from consumers.console.agents import AgentNow, Figures
+from consumers.console.bad_times import BadTime
 from consumers.console.fleet import Fleet
 from consumers.console.pages import names_of
 from consumers.store.rows import StoredCall
@@ -109,7 +110,7 @@ class FleetMinute(Figures, frozen=True, kw_only=True):
 
 class FleetAnswer(msgspec.Struct):
     """Figures of all calls in each minute of the last quarter of an hour, the newest last; and each
-    version of each agent, the worst first.
+    version of each agent, the worst first; and when versions were bad, the newest first.
     """
 
     at_ms: int
@@ -119,6 +120,7 @@ class FleetAnswer(msgspec.Struct):
     calls_ended_badly: int
     minutes: list[FleetMinute]
     agents: list[AgentNow]
+    bad_times: list[BadTime]
 
 
 def call_answer(fleet: Fleet, now: RunningCalls, query: ListQuery, now_ms: int) -> CallList:
@@ -148,6 +150,7 @@ def fleet_answer(fleet: Fleet, now: RunningCalls, now_ms: int) -> FleetAnswer:
             for begin_ms, each in fleet.agents.figures(EVERY_CALL)[1]
         ],
         agents=fleet.agents.now,
+        bad_times=fleet.bad_times.newest_first,
     )
 
 

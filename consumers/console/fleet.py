@@ -6,6 +6,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Final
 
 from consumers.console.agents import Agents
+from consumers.console.bad_times import BadTimes
 from schemas.rows import CallRow, Row, TurnRow
 from schemas.scores.running import CallTable, KnownTime, RunningCalls, looking, whole
 
@@ -21,6 +22,7 @@ class Fleet:
     Attributes:
         table: The calls that run, and those that ended lately.
         agents: The agents behind them, and their figures minute by minute.
+        bad_times: When versions of agents were bad.
         known: Up to when what happened is known.
         unreadable: Values that are no rows: of another program or of a newer version.
         note: A sentence about the calls by the program that shows them; empty for none.
@@ -30,6 +32,7 @@ class Fleet:
     def __init__(self) -> None:
         self.table = CallTable(MAX_CALLS)
         self.agents = Agents()
+        self.bad_times = BadTimes()
         self.known = KnownTime()
         self.unreadable = 0
         self.note = ""
@@ -54,4 +57,5 @@ class Fleet:
         now = yield from looking(self.table, self.known, now_ms)
         silent_since_ms = now_ms - now.silent_ms if now.silent_ms else None
         yield from self.agents.looking(now.calls, now_ms, silent_since_ms)
+        self.bad_times.note(self.agents.now, now_ms)
         return now

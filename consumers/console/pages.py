@@ -39,6 +39,7 @@ from consumers.view.words import (
 )
 from schemas.annotations import LABEL_PATTERN, MAX_LABEL_CHARS, MAX_NOTE_CHARS
 from schemas.closed_sets import SortKey
+from schemas.scores.latency_stages import Stage
 from schemas.scores.running import RunningCalls, ShownCall, ShownCalls, WantedCalls
 from schemas.scores.trouble import SLOW_MS, STAGE_WORDS, TroubleKind
 from schemas.units import to_seconds
@@ -373,6 +374,7 @@ def _head(site: Site, fleet: Fleet, shown: ShownCalls, wanted: WantedCalls) -> s
         if len(wanted.agents) > 1
         else f"./past?{query_of(WantedCalls(wanted.agents, wanted.tenants, wanted.environments, versions=wanted.versions))}",
         note=fleet.note,
+        bad_times=len(fleet.bad_times),
     )
 
 
@@ -392,6 +394,18 @@ agent have no alert.
 """
 
 
+def wrong_in_words(trouble: TroubleKind | None, stage: Stage | None) -> str:
+    """What most calls of a bad version of an agent suffer, and the stage behind it; empty where
+    nobody knows.
+    """
+    wrong, _ = _WRONG.get(trouble, ("", ""))
+    return f"{wrong} ({_stage_in_words(stage)})" if stage else wrong
+
+
+def _stage_in_words(stage: Stage | None) -> str:
+    return "" if stage is None else STAGE_WORDS[stage].partition(",")[0]
+
+
 def _bad(now: AgentNow, fleet: Fleet) -> dict[str, Any]:
     """A bad version of an agent for the headline: it, its id, the address of its calls, what most
     of its bad calls suffer, the alert about that, and the steps of its runbook: to roll it back
@@ -399,8 +413,8 @@ def _bad(now: AgentNow, fleet: Fleet) -> dict[str, Any]:
     that version, the addresses where the two are compared and where its calls stay, whether calls go to another version by
     now, and how that one does.
     """
-    wrong, alert = _WRONG.get(now.trouble, ("", ""))
-    stage = "" if now.stage is None else STAGE_WORDS[now.stage].partition(",")[0]
+    _, alert = _WRONG.get(now.trouble, ("", ""))
+    stage = _stage_in_words(now.stage)
     others = [each for each in fleet.agents.now if each.agent == now.agent and each.version]
     older = [each for each in others if (each.first_call_ms or 0) < (now.first_call_ms or 0)]
     before = max(older, key=lambda each: each.first_call_ms or 0, default=None)
@@ -437,7 +451,7 @@ def _bad(now: AgentNow, fleet: Fleet) -> dict[str, Any]:
         "now": now,
         "part": part,
         "href": href,
-        "wrong": f"{wrong} ({stage})" if stage else wrong,
+        "wrong": wrong_in_words(now.trouble, now.stage),
         "alert": alert,
         "steps": steps,
         "before": before,

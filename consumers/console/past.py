@@ -6,14 +6,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from consumers.console.bad_times import MAX_BAD_TIMES, BadTime
 from consumers.console.page.drawing import Scale
 from consumers.console.page.rendering import render
 from consumers.console.page.sections import LETTERS, timeline, words_by_turn
-from consumers.console.pages import Site, page
+from consumers.console.pages import Site, page, wrong_in_words
 from consumers.store.changes import (
     CALL_MEASURES,
     COST,
@@ -42,6 +43,7 @@ from consumers.view.contents import facts_of, subgoals_of, verdict
 from consumers.view.running import ID_CHARS
 from consumers.view.words import clock, counted, day_and_time, in_words, percent, seconds
 from schemas.scores.trouble import VERY_SLOW_MS
+from schemas.units import DAY_MS, MINUTE_MS
 
 MAX_FIELD_CHARS: Final = 500
 """Longest field of a question."""
@@ -51,6 +53,8 @@ MOST_PAGES: Final = 200
 """Pages that can be turned to: what is behind 10,000 calls is found by asking for less."""
 MOST_VALUES: Final = 40
 """Values of one facet, those with most calls."""
+MOST_WHOSE: Final = 3
+"""Tenants and environments that a bad time names."""
 UNKNOWN: Final = "\u2013"
 
 _Text: Any = Field("", max_length=MAX_FIELD_CHARS)
@@ -509,6 +513,44 @@ def _of_others(calls: Sequence[ReportedCall]) -> str:
     """A remark on calls of several agents."""
     agents = {each.row.labels.agent for each in calls}
     return "These are calls of different agents, whose goals differ." * (len(agents) > 1)
+
+
+# Bad times.
+
+
+def bad_times_page(site: Site, times: Sequence[BadTime], now_ms: int) -> str:
+    """The page of the times in which versions of agents were bad, the newest first."""
+    content = render(
+        "bad_times.html", most=MAX_BAD_TIMES, rows=[_bad_time(site, each, now_ms) for each in times]
+    )
+    return page(site, "Bad times", content, here="past")
+
+
+def _bad_time(site: Site, time: BadTime, now_ms: int) -> dict[str, Any]:
+    until_ms = time.bad_until_ms
+    began_ms = min(time.affected_began_ms or time.bad_since_ms, time.bad_since_ms)
+    since, day_before = (day_and_time(each)[:16] for each in (began_ms, began_ms - DAY_MS))
+    # a call that began in its last minute is one of them
+    until = "" if until_ms is None else day_and_time(until_ms + MINUTE_MS)[:16]
+    bad = Lot(agent=time.agent, version=time.version or "", since=since, until=until)
+    before = Lot(agent=time.agent, since=day_before, until=since)
+    tenants = [
+        f"{calls} of {name}"
+        for name, calls in time.tenants_affected[:MOST_WHOSE]
+        if name != "unknown"
+    ]
+    places = [each for each in time.environments_affected[:MOST_WHOSE] if each != "unknown"]
+    return {
+        "time": time,
+        "part": f"t-{time.bad_since_ms}-{quote(time.agent, safe='')}",
+        "since": day_and_time(time.bad_since_ms),
+        "until": "" if until_ms is None else day_and_time(until_ms),
+        "lasted_ms": max(0, (now_ms if until_ms is None else until_ms) - time.bad_since_ms),
+        "wrong": wrong_in_words(time.trouble, time.stage),
+        "whose": ", ".join([*tenants, *places]),
+        "past": past_href(bad) if site.has_past else "",
+        "compare": LotsQuery().between(before, bad),
+    }
 
 
 # Two versions.

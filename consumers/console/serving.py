@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import httpx2 as httpx
+import msgspec
 import structlog
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, TypeAdapter, ValidationError
 
@@ -47,6 +48,8 @@ STOP_SECONDS: Final = 1.0
 """How long disconnecting may take."""
 STORE_NAME: Final = "rows.sqlite"
 """Name of the file in the folder of the console."""
+BAD_TIMES_NAME: Final = "bad-times.json"
+"""Name of the file of bad times, there or in the folder of `serve`."""
 SPARE_CONNECTIONS: Final = 64
 """Connections beside two for each open page: probes, programs, and pages that are just loaded."""
 ANSWER_SECONDS: Final = 6 * 3_600.0
@@ -107,6 +110,7 @@ class CallPages:
         past: CallHistory | None = None,
         version: str = "unknown",
         max_bytes: int = MAX_STORE_BYTES,
+        folder: Path | None = None,
     ) -> None:
         """Opens the store of rows.
 
@@ -118,6 +122,7 @@ class CallPages:
             past: Calls that are over; None without a history.
             version: Of callgauge.
             max_bytes: Bytes of rows that are kept; of the other calls history has them.
+            folder: Where bad times are kept for the next process; None for that of the settings.
 
         Raises:
             OperatorError: The folder cannot be written.
@@ -127,6 +132,9 @@ class CallPages:
         self._settings = settings
         self.fleet = Fleet()
         self.calls = _opened(settings.folder, max_bytes)
+        folder = folder or settings.folder
+        self._bad_times = None if folder is None else folder / BAD_TIMES_NAME
+        self._read_bad_times()
         for row in self.calls.open_calls():  # of an earlier process
             self.fleet.put_row(row)
         self.site = ConsoleSite(
@@ -184,8 +192,39 @@ class CallPages:
         if are_new:
             self.site.ring.put(values, wall_clock_ms())
 
+    def _read_bad_times(self) -> None:
+        if self._bad_times is None or not self._bad_times.exists():
+            return
+        try:
+            self.fleet.bad_times.read(self._bad_times.read_bytes())
+        except (OSError, msgspec.DecodeError) as error:
+            log.warning(
+                "bad_times_not_read",
+                role="console",
+                file=str(self._bad_times),
+                error=str(error),
+                what_happens_now="The list of bad times begins anew, and the file is overwritten.",
+                what_to_do="Nothing; see to the disk if it happens again.",
+            )
+
+    def _keep_bad_times(self, path: Path, value: bytes) -> None:
+        """Writes the file whole or not at all."""
+        try:
+            ensure_file(new := path.with_suffix(".new"))
+            new.write_bytes(value)
+            new.replace(path)
+        except OSError as error:
+            log.warning(
+                "bad_times_not_kept",
+                role="console",
+                file=str(path),
+                error=str(error),
+                what_happens_now="They are shown until this process ends, and then forgotten.",
+                what_to_do="See to the disk and to the rights of the folder.",
+            )
+
     async def _tick(self) -> None:
-        due_at, idle_until = 0.0, 0.0
+        due_at, idle_until, kept = 0.0, 0.0, 0
         while True:
             now = time.monotonic()
             if now >= due_at and (self.site.has_readers or now >= idle_until):
@@ -199,6 +238,9 @@ class CallPages:
                     time.monotonic() + took_seconds / TICK_SHARE,
                     now + IDLE_TICK_SECONDS,
                 )
+                if self._bad_times is not None and kept != self.fleet.bad_times.edition:
+                    kept, value = self.fleet.bad_times.edition, self.fleet.bad_times.encode()
+                    await asyncio.to_thread(self._keep_bad_times, self._bad_times, value)
             await asyncio.sleep(TICK_SECONDS)
 
     async def _ask_for_alerts(self) -> None:

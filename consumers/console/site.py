@@ -52,6 +52,7 @@ from consumers.console.past import (
     PastQuery,
     Usual,
     Versions,
+    bad_times_page,
     comparison_page,
     past_page,
     versions_page,
@@ -474,6 +475,7 @@ class ConsoleSite:
             Route("/past", self._page(self._past_page)),
             Route("/past.csv", self._page(self._past_table)),
             Route("/versions", self._page(self._versions)),
+            Route("/bad-times", self._page(self._bad_times)),
             Route("/compare", self._page(self._comparison)),
             Route("/login", self._login, methods=["GET", "POST"]),
             Route("/logout", self._logout, methods=["POST"]),
@@ -887,6 +889,22 @@ class ConsoleSite:
             asked,
             lambda: versions_page(site, asked, past.versions(asked), ""),
             lambda error: versions_page(site, asked, Versions(None), error),
+        )
+
+    async def _bad_times(self, request: Request) -> Response:
+        """When versions of agents were bad."""
+        _query(request, api.NoQuery)
+        await self._present()
+        times, now_ms = self._fleet.bad_times.newest_first, self._fleet.agents.at_ms
+        site = self._site("./")
+        return _html(
+            await self._made(
+                "lists",
+                "bad times",
+                "page",
+                lambda: bad_times_page(site, times, now_ms).encode(),
+                lambda: self._states,
+            )
         )
 
     async def _page_of_history(

@@ -190,6 +190,7 @@ class OneMachine:
                 past=StoredCalls(settings.history, settings.console_url),
                 version=installed_version(),
                 max_bytes=MAX_KEPT_BYTES,
+                folder=folder,
             )
         self.console.fleet.what_to_do = what_to_do()
         with instruments.registering("ingest"):

@@ -227,6 +227,7 @@ VIEWS = {
     "found-words": ("past?since=1h&text=hello&agent=unknown", "h1"),
     "no-past-call": ("past?agent=nobody", "h1"),
     "versions": ("versions", "h1"),
+    "bad-times": ("bad-times", "h1"),
     "two-lots": ("versions?a_until=0s&b_since=1h", ".verdict"),
     "not-understood": ("past?where=waits+%3E", "[role=alert]"),
     "compared": ("compare?id=hostile&id=calm", "tbody th"),

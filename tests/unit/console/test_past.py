@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 
+from consumers.console.bad_times import BadTime
 from consumers.console.pages import Site
 from consumers.console.past import (
     BESIDE,
@@ -20,6 +21,7 @@ from consumers.console.past import (
     PastQuery,
     Usual,
     Versions,
+    bad_times_page,
     comparison_page,
     marked,
     past_href,
@@ -272,7 +274,8 @@ def test_no_text_becomes_markup(text: str) -> None:
 
     assert of(text).tags == of("x").tags
     assert all(
-        link.startswith(("./", "past", "#facets", "data:image/svg+xml,")) for link in of(text).links
+        link.startswith(("./", "past", "bad-times", "#facets", "data:image/svg+xml,"))
+        for link in of(text).links
     )
     lots = Lot(text), Lot(text, "2")
     change = change_of("g", [1.0, 0.0], [1.0, 1.0])
@@ -297,6 +300,21 @@ def test_no_text_becomes_markup(text: str) -> None:
     address, _, _ = LotsQuery(since="7d").between(*lots).removeprefix("versions?").partition("#")
     asked = LotsQuery.model_validate(dict(parse_qsl(address)))
     assert (asked.lots(), asked.since) == (lots, "7d")
+
+    def listed(name: str) -> Shape:
+        time = BadTime(
+            agent=name,
+            version=name,
+            bad_since_ms=1,
+            calls_affected=1,
+            calls_meanwhile=1,
+            tenants_affected=((name, 1),),
+            environments_affected=(name,),
+            seen_ms=2,
+        )
+        return Shape(bad_times_page(SITE, [time], 2))
+
+    assert listed(text).tags == listed("x").tags
 
 
 def test_a_figure_leads_to_its_calls_the_worst_first() -> None:

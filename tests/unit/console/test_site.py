@@ -153,6 +153,7 @@ PLACES = (
     "past",
     "past.csv",
     "versions",
+    "bad-times",
     "parts/calls/" + CALL,
     "live/now",
     "live/calls/" + CALL,
