@@ -45,7 +45,9 @@ SOURCES: Final = {
     "interrupted_turns dead_airs dead_air_turns "
     "talk speech turn_taking outcome waits",
     "services": "stages",
-    "tools": ("tools tools_left_out tool_calls failed_tool_calls failed_tools failing_tools"),
+    "tools": (
+        "tools tools_left_out tool_calls used_tools failed_tool_calls failed_tools failing_tools"
+    ),
     "transcripts": "stt_wer user_disagreement assistant_disagreement transcript_disagreement",
     "record": "estimate_error",
     "judge": "conciseness speakability transcription_accuracy_key_entities faithfulness "

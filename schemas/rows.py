@@ -43,7 +43,7 @@ MAX_SILENCES: Final = 50
 MAX_LISTED_TURNS: Final = 100
 """Most numbers of turns in a list of a row of a call: the newest ones."""
 MAX_LISTED_TOOLS: Final = 50
-"""Most names of tools that failed in a row of a call: the first ones in the order of
+"""Most names of tools in a row of a call, and of those that failed: the first ones in the order of
 the alphabet.
 """
 
@@ -772,6 +772,7 @@ class CallRow(Struct, omit_defaults=True, kw_only=True, tag_field="row", tag="ca
         dead_airs: How many silences became dead air.
         dead_air_turns: The turns with dead air, one entry for each.
         tool_calls: Uses of tools that have an outcome.
+        used_tools: Names of the tools that were called, in the order of the alphabet.
         failed_tool_calls: Those that failed, or had no answer by the end.
         failed_tools: Names of the tools that failed, in the order of the alphabet.
         failing_tools: By tool, how many of its newest uses in a row failed; a tool that worked at
@@ -836,6 +837,7 @@ class CallRow(Struct, omit_defaults=True, kw_only=True, tag_field="row", tag="ca
     dead_airs: int = 0
     dead_air_turns: tuple[int, ...] = ()
     tool_calls: int = 0
+    used_tools: tuple[str, ...] = ()
     failed_tool_calls: int = 0
     failed_tools: tuple[str, ...] = ()
     failing_tools: dict[str, int] = {}

@@ -42,7 +42,7 @@ from schemas.closed_sets import SortKey
 from schemas.scores.latency_stages import Stage
 from schemas.scores.running import RunningCalls, ShownCall, ShownCalls, WantedCalls
 from schemas.scores.trouble import SLOW_MS, STAGE_WORDS, TroubleKind
-from schemas.units import to_seconds
+from schemas.units import MINUTE_MS, to_seconds
 from schemas.wire import MAX_NAME_CHARS
 
 ANCHOR: Final = "call"
@@ -188,7 +188,7 @@ def now_boxes(
     return {
         "head": {"counts": _head(site, fleet, shown, wanted)},
         "alerts": {"firing": _alerts(alerts, wanted)},
-        "lines": dict(_lines(*fleet.agents.figures(wanted), shown)),
+        "lines": dict(_lines(*fleet.agents.figures(wanted), shown, _marks(fleet, wanted))),
         "agents": dict(_agent(each, wanted) for each in fleet.agents.now[:MOST_AGENTS]),
         **names,
         "calls": rows,
@@ -519,10 +519,36 @@ _LEAST_SHARE: Final = 0.2
 """The top of a line of shares is no lower: a turn or two without an answer are no mountain."""
 
 
+def _marks(fleet: Fleet, wanted: WantedCalls) -> dict[int, str]:
+    """By the begin of a minute the chosen versions whose first call began in it, where their agent
+    had another one before: what changed then.
+    """
+    marks: dict[int, str] = {}
+    for each in fleet.agents.now:
+        first_ms = each.first_call_ms or 0
+        is_new = any(
+            other.agent == each.agent and 0 < (other.first_call_ms or 0) < first_ms
+            for other in fleet.agents.now
+        )
+        if is_new and (not wanted.agents or _is_chosen(each, wanted)):
+            minute_ms = first_ms - first_ms % MINUTE_MS
+            marks[minute_ms] = (
+                marks.get(minute_ms, "") + f"; {each.agent} {each.version or ''} began"
+            )
+    return marks
+
+
 def _lines(
-    whole: Figures, minutes: Sequence[tuple[int, Figures]], shown: ShownCalls
+    whole: Figures,
+    minutes: Sequence[tuple[int, Figures]],
+    shown: ShownCalls,
+    marks: Mapping[int, str],
 ) -> Iterator[tuple[str, str]]:
-    """The figures of the chosen calls: the id of each and its markup, with its values by minute."""
+    """The figures of the chosen calls: the id of each and its markup, with its values by minute, and
+    marks at some of them.
+    """
+    step = _WIDTH / max(1, len(minutes) - 1)
+    marked = tuple(place * step for place, (begin_ms, _) in enumerate(minutes) if begin_ms in marks)
     p95, share, goals = whole.wait_p95_ms, whole.unanswered_share, whole.success
     newest = next((each.wait_p95_ms for _, each in reversed(minutes) if each.turns_answered), None)
     begins = next((begin_ms for begin_ms, each in minutes if each.calls_running or each.turns), 0)
@@ -542,7 +568,10 @@ def _lines(
     ) -> tuple[str, str]:
         values = [None if begin_ms < begins else of(each) for begin_ms, each in minutes]
         top = max(least, *(each for each in values if each is not None), 0.0)
-        told = ("not known" if each is None else written(each) for each in values)
+        told = (
+            ("not known" if each is None else written(each)) + marks.get(begin_ms, "")
+            for each, (begin_ms, _) in zip(values, minutes, strict=True)
+        )
         return part, kept(
             "now_line.html",
             part=part,
@@ -553,6 +582,7 @@ def _lines(
             top=written(top),
             limit=None if limit is None else _height_of(limit, top),
             pieces=_pieces(values, top),
+            marked=marked,
             minutes=tuple(zip((begin_ms for begin_ms, _ in minutes), told, strict=True)),
         )
 

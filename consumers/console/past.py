@@ -156,6 +156,7 @@ class PastFound(NamedTuple):
         in_common: What calls with a chosen outcome or fault have more often than the others, the
             greatest difference first: field of the question, value, their share and that of the
             others.
+        used_tools: By tool the number of calls that called it, beside all else that is asked.
     """
 
     rows: Sequence[Mapping[str, Any]] = ()
@@ -165,6 +166,7 @@ class PastFound(NamedTuple):
     said: Mapping[str, tuple[int, str, str]] = {}
     labels: Mapping[str, Sequence[str]] = {}
     in_common: Sequence[tuple[str, str, float, float]] = ()
+    used_tools: Mapping[str, int] = {}
 
 
 def _began(value: Any) -> str:
@@ -317,6 +319,7 @@ def past_page(
                 FACETS[name][0],
                 [
                     _value(asked, name, *each, most=max(1, *(calls for _, calls in values)))
+                    | {"of": found.used_tools.get(each[0]) if name == "tool" else None}
                     for each in values[:MOST_VALUES]
                 ],
             )
@@ -345,6 +348,7 @@ def past_page(
             if 1 <= number <= min(MOST_PAGES, -(-found.total // ROWS))
         ],
         csv=f"past.csv{asked.query()}",
+        by_day=f"versions{LotsQuery(by='day', agent=asked.agent).query()}",
         remark=remark,
     )
     return page(site, "Past calls", content, here="past")
@@ -559,11 +563,12 @@ def _bad_time(site: Site, time: BadTime, now_ms: int) -> dict[str, Any]:
 class LotsQuery(_Asked):
     """Which two lots of calls are compared; with nothing, the two newest versions of the agent with
     most calls, or the first two of what is listed. `since` and `until` are the period of all, and
-    of a lot that says none; `by` is what calls are listed by, `sort` the measure whose worst value
-    comes first.
+    of a lot that says none; `by` is what calls are listed by, `agent` whose calls are listed
+    alone, `sort` the measure whose worst value comes first.
     """
 
     by: str = _Text
+    agent: str = _Text
     sort: str = _Text
     since: str = _Text
     until: str = _Text
@@ -614,6 +619,7 @@ class Versions(NamedTuple):
         pair: The two lots that are compared if the question names none.
         today: The date of today in UTC; empty where nobody knows it.
         yesterday: The one before it.
+        agents: All agents with calls of the period, in the order of the alphabet.
     """
 
     comparison: Comparison | None
@@ -621,6 +627,7 @@ class Versions(NamedTuple):
     pair: tuple[Lot, Lot] | None = None
     today: str = ""
     yesterday: str = ""
+    agents: Sequence[str] = ()
 
 
 PERIODS: Final = {"24h": "24 hours", "7d": "7 days", "30d": "30 days", "90d": "90 days"}
@@ -628,8 +635,12 @@ PERIODS: Final = {"24h": "24 hours", "7d": "7 days", "30d": "30 days", "90d": "9
 MOST_VERSIONS: Final = 100
 """Lots of calls that are listed: of versions those of the agents with most calls."""
 USUAL_BY: Final = "version"
-BY: Final = (USUAL_BY, "agent", "tenant", "environment", "day")
+BY: Final = (USUAL_BY, "agent", "tenant", "environment", "day", "week")
 """The ways in which calls can be listed."""
+_ONE_AFTER_THE_OTHER: Final = (USUAL_BY, "day", "week")
+"""Those in which a lot has one before it."""
+MOST_OFFERED: Final = 12
+"""Agents that are offered to be listed alone."""
 
 
 _LOT_FIELDS: Final = {
@@ -659,9 +670,16 @@ def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str)
         asked=asked,
         by=asked.by or USUAL_BY,
         listings=[
-            (each, f"versions{LotsQuery(by=each, since=asked.since, until=asked.until).query()}")
+            (each, f"versions{only.query(by=each)}")
+            for only in [LotsQuery(since=asked.since, until=asked.until, agent=asked.agent)]
             for each in BY
         ],
+        agents=[
+            (name or "All", f"versions{only.query(agent=name)}", name == asked.agent)
+            for only in [LotsQuery(by=asked.by, since=asked.since, until=asked.until)]
+            for name in ("", *versions.agents[:MOST_OFFERED])
+        ],
+        one_after_the_other=_ONE_AFTER_THE_OTHER,
         periods=[
             (words, f"versions{asked.query(since=since, until=until)}", (since, until))
             for words, since, until in (
@@ -744,10 +762,10 @@ def _version(
     """
     lot, (a, b) = seen.lot, lots
     by = asked.by or USUAL_BY
-    name = {"version": lot.agent, "day": lot.day}.get(by) or getattr(lot, by, "")
+    name = {"version": lot.agent, "day": lot.days, "week": lot.days}.get(by) or getattr(lot, by, "")
     if by == "version":
         name = f"{name} {lot.version or 'without a version'}"
-    before = older.lot if older is not None and by in {"version", "day"} else None
+    before = older.lot if older is not None and by in _ONE_AFTER_THE_OTHER else None
     if before is not None and by == "version" and (not before.version or before.agent != lot.agent):
         before = None
     has_name = any(lot[1:] if by == "version" else lot)

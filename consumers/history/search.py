@@ -28,6 +28,10 @@ _COMPARE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 COLUMNS: Final[Mapping[str, Column]] = {column.name: column for column in CALL_COLUMNS}
 """The columns of past calls by their names, in their order."""
 
+WEEK_MS: Final = 7 * DAY_MS
+MONDAY_MS: Final = 4 * DAY_MS
+"""The first Monday of epoch time."""
+
 
 class Derived(NamedTuple):
     """A column that follows from others. Its SQL is one that SQLite and ClickHouse understand
@@ -114,6 +118,9 @@ DERIVED: Final[Mapping[str, Derived]] = {
         '"known_ms" - "first_known_ms") END',
     ),
     "day_ms": Derived("integer", f'"first_known_ms" - "first_known_ms" % {DAY_MS}'),
+    "week_ms": Derived(
+        "integer", f'"first_known_ms" - ("first_known_ms" - {MONDAY_MS}) % {WEEK_MS}'
+    ),
 }
 """Columns that no file has: conditions, orders and counts take them like the others.
 
@@ -125,7 +132,7 @@ DERIVED: Final[Mapping[str, Derived]] = {
 - `rank`: the higher, the worse: how it ended, then its troubles, then its longest wait
 - `all_goals`: `reached`, `missed` or `not judged`; none of a call without goals
 - `ended_badly`: 1 or 0; `success`: as a trial has it; `unanswered_share`: of the turns of the
-  caller; `length_ms`; `day_ms`: when its day began, in UTC
+  caller; `length_ms`; `day_ms`: when its day began, in UTC; `week_ms`: when its week did, on Monday
 """
 KINDS: Final[Mapping[str, Kind]] = {name: each.kind for name, each in COLUMNS.items()} | {
     name: each.kind for name, each in DERIVED.items()

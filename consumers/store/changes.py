@@ -5,7 +5,7 @@ that is more than chance. Pure.
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date, timedelta
+from datetime import date
 from typing import Any, Final, Literal, NamedTuple
 
 from schemas.columns import CALL_COLUMNS, Column
@@ -281,8 +281,8 @@ class Lot(NamedTuple):
         >>> Lot("desk", since="7d").name_beside(Lot("desk", until="7d"))
         'the lot since 7d'
         """
-        if self.day and self.labels == other.labels:
-            return self.day
+        if self.days and self.labels == other.labels:
+            return self.days
         mine = {name: value for name, value in self._asdict().items() if value}
         own = {name: value for name, value in mine.items() if getattr(other, name) != value} or mine
         said = [
@@ -293,17 +293,19 @@ class Lot(NamedTuple):
         return of_time + ", ".join(said) or "all calls"
 
     @property
-    def day(self) -> str:
-        """The day whose calls it has; empty for another stretch of time.
+    def days(self) -> str:
+        """The day or the week whose calls it has; empty for another stretch of time.
 
-        >>> Lot(since="2026-02-28", until="2026-03-01").day, Lot(since="7d").day
+        >>> Lot(since="2026-02-28", until="2026-03-01").days, Lot(since="7d").days
         ('2026-02-28', '')
+        >>> Lot(since="2026-11-23", until="2026-11-30").days
+        'week of 2026-11-23'
         """
         try:
-            end = date.fromisoformat(self.since) + timedelta(days=1)
-        except (ValueError, OverflowError):
+            length = date.fromisoformat(self.until) - date.fromisoformat(self.since)
+        except ValueError:
             return ""
-        return self.since if self.until == end.isoformat() else ""
+        return {1: self.since, 7: f"week of {self.since}"}.get(length.days, "")
 
 
 _BY_NAME: Final = {measure.name: measure for measure in COMPARED} | {"progress": PROGRESS}

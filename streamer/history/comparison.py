@@ -325,15 +325,19 @@ LISTED_BY: Final[Mapping[str, tuple[str, ...]]] = {
     "tenant": ("labels.tenant",),
     "environment": ("labels.environment",),
     "day": ("day_ms",),
+    "week": ("week_ms",),
 }
 """By each way in which calls can be listed, the columns whose values make a lot."""
+DAYS_OF: Final = {"day": 1, "week": 7}
+"""How many days a lot has that is a stretch of time."""
 
 
 def lots_in(
-    store: HistoryStore, since_ms: int, until_ms: int, by: str = "version"
+    store: HistoryStore, since_ms: int, until_ms: int, by: str = "version", agent: str = ""
 ) -> list[LotCalls]:
-    """The calls of a period that are over, lot by lot: by version those of the agent with most
-    calls first, of an agent the newest version; by day the newest; otherwise the most calls.
+    """The calls of a period that are over, of one agent or of all, lot by lot: by version those of
+    the agent with most calls first, of an agent the newest version; by day or week the newest;
+    otherwise the most calls.
 
     Raises:
         SetupError: Calls are not listed by this.
@@ -342,7 +346,10 @@ def lots_in(
         raise SetupError(
             f"Calls are listed by {', '.join(LISTED_BY)}; seen {by!r}. Nothing is shown."
         )
-    question = CallSearch(since_ms, until_ms, [Condition("state", "=", "closed")], most=None)
+    where = [Condition("state", "=", "closed")]
+    if agent:
+        where.append(Condition("labels.agent", "=", agent))
+    question = CallSearch(since_ms, until_ms, where, most=None)
     columns = LISTED_BY[by]
     names = (
         *("first_known_ms", "goals.by_judge", "unanswered", "turn"),
@@ -351,8 +358,12 @@ def lots_in(
     lots: defaultdict[tuple[Flat, ...], _Lot] = defaultdict(lambda: _Lot(names))
     for row in store.values(question, [*columns, *names]):
         lots[row[: len(columns)]].add(row[len(columns) :])
-    found = [_listed(_lot_of(by, key), lot) for key, lot in lots.items()]
-    if by == "day":
+    found = [
+        _listed(of._replace(agent=agent or of.agent), lot)
+        for key, lot in lots.items()
+        for of in [_lot_of(by, key)]
+    ]
+    if by in DAYS_OF:
         return sorted(found, key=lambda each: each.first_ms, reverse=True)
     if by != "version":
         return sorted(found, key=lambda each: (-each.calls, *each.lot))
@@ -366,9 +377,10 @@ def lots_in(
 
 
 def _lot_of(by: str, key: Sequence[Flat]) -> Lot:
-    if by == "day":
+    if by in DAYS_OF:
         begin, end = (
-            shown_moment(int(str(key[0])) + more_ms)[: len("2026-11-20")] for more_ms in (0, DAY_MS)
+            shown_moment(int(str(key[0])) + more_ms)[: len("2026-11-20")]
+            for more_ms in (0, DAYS_OF[by] * DAY_MS)
         )
         return Lot(since=begin, until=end)
     names = ("agent", "version") if by == "version" else (by,)

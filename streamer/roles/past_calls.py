@@ -29,7 +29,9 @@ from consumers.history.search import (
     MAX_RESULTS,
     MAX_ROWS,
     MAX_TEXT_CHARS,
+    MONDAY_MS,
     OUTCOMES,
+    WEEK_MS,
     CallSearch,
     Condition,
     HistoryStore,
@@ -67,6 +69,8 @@ MOST_IN_COMMON = 3
 """Values that are named as common to calls."""
 _WHOSE = ("agent", "version", "tenant", "environment", "goal_set", "tool", "subgoal")
 """Facets that may be behind an outcome or a fault."""
+_USED = "used_tools"
+"""Is counted beside the facets: how many calls have called a tool that fails in some."""
 MOST_ASKED_OF_A_SET = 5
 """Calls that are asked for the names of a goal set, the newest first."""
 MOST_LAST_WORDS = 1_000
@@ -170,6 +174,7 @@ class StoredCalls:
             said,
             {name: _labels(of) for name, of in people.items()},
             _in_common(counts, asked),
+            dict(_counts_of(counts, asked.model_copy(update={"tool": ""}), _USED)),
         )
 
     def _questions(self, asked: PastQuery) -> tuple[CallSearch, CallSearch]:
@@ -279,10 +284,15 @@ class StoredCalls:
         now_ms = wall_clock_ms()
         since_ms = moment_ms(asked.since or USUAL_SINCE, now_ms)
         until_ms = moment_ms(asked.until, now_ms) if asked.until else now_ms + 1
-        if asked.by == "day":  # whole ones, as behind the links
+        # whole days and weeks, as behind the links
+        if asked.by == "day":
             since_ms -= since_ms % DAY_MS
+        elif asked.by == "week":
+            since_ms -= (since_ms - MONDAY_MS) % WEEK_MS
         with opened(self._settings, MAX_SECONDS) as store:
-            versions = lots_in(store, since_ms, until_ms, asked.by or USUAL_BY)
+            every = CallSearch(since_ms, until_ms, most=None, counts=True)
+            agents = {str(name) for name, _ in store.values(every, ["labels.agent"])}
+            versions = lots_in(store, since_ms, until_ms, asked.by or USUAL_BY, asked.agent)
             pairs = newest_pairs(versions) if asked.by in {"", USUAL_BY} else _first(versions)
             pair = next(pairs, None)
             lots = asked.lots() or pair
@@ -291,6 +301,7 @@ class StoredCalls:
                 versions,
                 pair,
                 *(shown_moment(now_ms - ago_ms)[:10] for ago_ms in (0, DAY_MS)),
+                sorted(agents),
             )
 
     def usual(self, call: CallRow) -> Usual:
@@ -331,7 +342,7 @@ def _labelled(question: CallSearch, label: str, labels: Iterable[tuple[str, str]
 
 
 def _first(listed: Sequence[LotCalls]) -> Iterator[tuple[Lot, Lot]]:
-    """The two lots that are listed first, the second as the base: a day beside the day before."""
+    """The two lots that are listed first, the second as the base: a day beside the one before."""
     if len(listed) > 1:
         yield listed[1].lot, listed[0].lot
 
@@ -424,7 +435,7 @@ _Counts = Sequence[tuple[Mapping[str, Sequence[str]], int]]
 
 
 def _counted(store: HistoryStore, question: CallSearch) -> _Counts:
-    columns = {name: column for name, (_, column) in FACETS.items() if column}
+    columns = {name: column for name, (_, column) in FACETS.items() if column} | {_USED: _USED}
     missed = _Missed(store)
 
     def values_of(name: str, value: Flat) -> Sequence[str]:
@@ -447,7 +458,7 @@ def _counts_of(counts: _Counts, asked: PastQuery, facet: str) -> list[tuple[str,
             whose = of["agent"][0] + BESIDE if facet == "version" and not asked.agent else ""
             for value in of[facet]:
                 found[whose + value] += calls
-    if (chosen := getattr(asked, facet)) and (facet != "version" or asked.agent):
+    if (chosen := getattr(asked, facet, "")) and (facet != "version" or asked.agent):
         found.update(dict.fromkeys(chosen.split(",") if facet == "outcome" else [chosen], 0))
     return sorted(found.items(), reverse=True) if facet == "day" else found.most_common()
 
@@ -478,7 +489,7 @@ def _in_common(counts: _Counts, asked: PastQuery) -> list[tuple[str, str, float,
 def _facet_values(name: str, value: Flat) -> Sequence[str]:
     if name == "trouble":
         return str(value or "").split()
-    if name == "tool":
+    if name in {"tool", _USED}:
         return [each for each in str(value or "").split(", ") if each]
     if name == "day" and isinstance(value, int):
         return [datetime.fromtimestamp(value / 1_000, UTC).date().isoformat()]
@@ -486,7 +497,7 @@ def _facet_values(name: str, value: Flat) -> Sequence[str]:
 
 
 def _is_in(values: Sequence[str], asked: PastQuery, name: str) -> bool:
-    chosen = getattr(asked, name)
+    chosen = getattr(asked, name, "")
     if name == "outcome":
         return values[0] in (chosen.split(",") if chosen else OUTCOMES[:-1])
     return not chosen or chosen in values

@@ -147,8 +147,10 @@ async def delays_ms(client: httpx.AsyncClient, token: str, seconds: float) -> li
             await asyncio.sleep(float(answer.headers["retry-after"]))
 
     await post(next(kinds))
-    while (await client.get(f"/calls/{PROBE}")).status_code == HTTPStatus.NOT_FOUND:
-        await asyncio.sleep(PROBE_SECONDS)  # with many calls, its first row takes longer
+    # with many calls, its first row takes longer
+    page = f"/calls/{PROBE}"
+    while (await client.get(page)).status_code == HTTPStatus.NOT_FOUND:  # noqa: ASYNC110
+        await asyncio.sleep(PROBE_SECONDS)
     looking = asyncio.create_task(look(client, f"/live/calls/{PROBE}", seen))
     until = time.monotonic() + seconds
     try:

@@ -14,6 +14,7 @@ MAKES = re.compile(
 )
 KNOWN = {
     "consumers/runtime/private_files.py": "the door",
+    "consumers/console/serving.py": "a list of bad times, in a file that the door made",
     "consumers/history/sqlite.py": "databases in files that the door made",
     "consumers/log/file.py": "databases in files that the door made",
     "consumers/store/rows.py": "a database in memory, or in a file that the door made",

@@ -31,6 +31,7 @@ from schemas.closed_sets import SortKey
 from schemas.rows import Answer, Goals, Labels, Stall, Waiting
 from schemas.scores.latency_stages import Stage
 from schemas.scores.running import EVERY_CALL, WantedCalls
+from schemas.units import MINUTE_MS
 from streamer.deploy_files import what_to_do
 from tests.support.calls.console_calls import AT_MS, call_row, turn_row
 
@@ -439,3 +440,16 @@ def test_a_version_that_is_replaced_is_not_to_be_rolled_back_and_the_other_one_i
         fleet.put_row(call_row(name, labels=v2, revision=9, state="closed", known_ms=AT_MS))
     over = text_of(boxes_of(fleet, at_ms=AT_MS + 1_000)["head"]["counts"])
     assert "1: 2 calls now, 0 of them in trouble." in over
+
+
+def test_a_new_version_of_an_agent_is_marked_in_the_lines() -> None:
+    fleet = Fleet()
+    old, new = (Labels(agent="desk", version=each) for each in ("1", "2"))
+    fleet.put_row(call_row("a", labels=old, first_known_ms=AT_MS - 12 * MINUTE_MS))
+    assert "began" not in boxes_of(fleet)["lines"]["line-calls"], "nothing was before it"
+    fleet.put_row(call_row("b", labels=new, first_known_ms=AT_MS - 2 * MINUTE_MS))
+    lines = boxes_of(fleet)["lines"]
+    assert lines["line-wait"].count('class="mark"') == 1
+    assert lines["line-calls"].count("; desk 2 began") == 2, "to be seen, and to be heard"
+    others = WantedCalls(agents=frozenset({"care"}))
+    assert 'class="mark"' not in boxes_of(fleet, others)["lines"]["line-calls"]

@@ -364,6 +364,7 @@ def test_sums_that_follow_each_change_are_those_of_all_turns(
         turn for turn in sorted(last) for _ in range(last[turn].silences)
     )
     assert row.unanswered == sum(each.outcome == "failed" for each in there.values())
+    assert row.used_tools == tuple(sorted({use.tool for use in uses}))
     assert (row.tool_calls, row.failed_tool_calls, row.failed_tools) == (
         len(uses),
         len(failed),

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from datetime import UTC, date, datetime
 from pathlib import Path
 from random import Random
 from statistics import mean, variance
@@ -395,7 +396,9 @@ def test_calls_are_listed_by_agent_tenant_environment_and_day(folder: Path) -> N
         assert past.versions(LotsQuery(by=by)).comparison is None, "there is no second one"
     found = past.versions(LotsQuery(by="day"))
     days = sorted({row.first_known_ms // DAY_MS for row in every}, reverse=True)
-    assert [each.lot.day for each in found.all] == [shown_moment(day * DAY_MS)[:10] for day in days]
+    assert [each.lot.days for each in found.all] == [
+        shown_moment(day * DAY_MS)[:10] for day in days
+    ]
     for listed, day in zip(found.all, days, strict=True):
         of_day = [row for row in every if row.first_known_ms // DAY_MS == day]
         turns = sum(row.turn or 0 for row in of_day)
@@ -405,9 +408,28 @@ def test_calls_are_listed_by_agent_tenant_environment_and_day(folder: Path) -> N
         )
     assert found.comparison is not None
     assert found.comparison.lots == (found.all[1].lot, found.all[0].lot), "a day and the one before"
-    assert found.comparison.verdict().startswith(found.all[0].lot.day)
+    assert found.comparison.verdict().startswith(found.all[0].lot.days)
     with pytest.raises(SetupError, match="listed by version, agent"):
         past.versions(LotsQuery(by="weather"))
+
+
+def test_calls_are_listed_by_week_and_of_one_agent_alone(folder: Path) -> None:
+    past = StoredCalls(HistorySettings(folder=folder))
+    every = call_rows([*VERSION_1, *VERSION_2])
+    weeks = {
+        datetime.fromtimestamp(row.first_known_ms / 1_000, UTC).date().isocalendar()[:2]
+        for row in every
+    }
+    found = past.versions(LotsQuery(by="week", agent="desk"))
+    assert found.agents == ["desk"]
+    assert {date.fromisoformat(each.lot.since).isocalendar()[:2] for each in found.all} == weeks
+    assert all(date.fromisoformat(each.lot.since).weekday() == 0 for each in found.all)
+    assert sum(each.calls for each in found.all) == CALLS
+    for listed in found.all:
+        assert listed.lot == Lot("desk", since=listed.lot.since, until=listed.lot.until)
+        assert listed.lot.days == f"week of {listed.lot.since}"
+        assert past.find(PastQuery(**listed.lot._asdict())).total == listed.calls, "behind its link"
+    assert past.versions(LotsQuery(by="week", agent="care")).all == []
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from consumers.console.pages import Site
-from consumers.console.past import BESIDE, LotsQuery, PastQuery
+from consumers.console.past import BESIDE, LotsQuery, PastQuery, past_page
 from consumers.history.annotations import FromPeople
 from consumers.history.settings import HistorySettings
 from consumers.history.sqlite import Batch, SqliteHistory
@@ -19,7 +19,7 @@ from schemas.annotations import Annotation
 from schemas.rows import WordsRow
 from streamer.roles import past_calls
 from streamer.roles.past_calls import PAST_CALL_COLUMNS, StoredCalls
-from tests.unit.history.test_answers import ENDED
+from tests.unit.history.test_answers import ENDED, one
 from tests.unit.history.test_store import DAY_MS, NOON_MS, TRANSCRIPT, batch, call, stored
 
 
@@ -137,6 +137,24 @@ def test_facets_count_beside_what_they_choose(past: StoredCalls) -> None:
     )
     assert dict(chosen.facets["trouble"]) == {"unanswered": 1, "slow": 1}
     assert chosen.total == 1
+
+
+def test_a_tool_that_fails_stands_beside_the_calls_that_used_it(tmp_path: Path) -> None:
+    used = {
+        "a": ({"used_tools": ("find", "pay"), "failed_tools": ("find",)}),
+        "b": ({"used_tools": ("find",)}),
+        "c": ({"used_tools": ("find",), "failed_tools": ("find",), "turns": 9}),
+        "d": ({}),
+    }
+    writer = SqliteHistory(tmp_path, writes=True)
+    writer.write(batch([one(name, **fields) for name, fields in used.items()]))
+    writer.close()
+    past = StoredCalls(HistorySettings(folder=tmp_path))
+    for asked, failed, of in (({}, 2, 3), ({"tool": "find"}, 2, 3), ({"where": "turns > 8"}, 1, 1)):
+        found = past.find(PastQuery.model_validate({"since": SINCE} | asked))
+        assert (dict(found.facets["tool"]), found.used_tools["find"]) == ({"find": failed}, of)
+        page = past_page(SITE, PastQuery(), found, "")
+        assert f"<b>{failed} of {of}</b>" in page
 
 
 def test_each_facet_chooses_the_calls_that_it_counts(past: StoredCalls) -> None:
