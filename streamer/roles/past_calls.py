@@ -300,8 +300,9 @@ class StoredCalls:
                 lots_compared(store, asked.within(lots), now_ms) if lots else None,
                 versions,
                 pair,
-                *(shown_moment(now_ms - ago_ms)[:10] for ago_ms in (0, DAY_MS)),
-                sorted(agents),
+                today=shown_moment(now_ms)[:10],
+                yesterday=shown_moment(now_ms - DAY_MS)[:10],
+                agents=sorted(agents),
             )
 
     def usual(self, call: CallRow) -> Usual:

@@ -140,18 +140,22 @@ def test_facets_count_beside_what_they_choose(past: StoredCalls) -> None:
 
 
 def test_a_tool_that_fails_stands_beside_the_calls_that_used_it(tmp_path: Path) -> None:
-    used = {
-        "a": ({"used_tools": ("find", "pay"), "failed_tools": ("find",)}),
-        "b": ({"used_tools": ("find",)}),
-        "c": ({"used_tools": ("find",), "failed_tools": ("find",), "turns": 9}),
-        "d": ({}),
+    used: dict[str, dict[str, Any]] = {
+        "a": {"used_tools": ("find", "pay"), "failed_tools": ("find",)},
+        "b": {"used_tools": ("find",)},
+        "c": {"used_tools": ("find",), "failed_tools": ("find",), "turns": 9},
+        "d": {},
     }
     writer = SqliteHistory(tmp_path, writes=True)
     writer.write(batch([one(name, **fields) for name, fields in used.items()]))
     writer.close()
     past = StoredCalls(HistorySettings(folder=tmp_path))
-    for asked, failed, of in (({}, 2, 3), ({"tool": "find"}, 2, 3), ({"where": "turns > 8"}, 1, 1)):
-        found = past.find(PastQuery.model_validate({"since": SINCE} | asked))
+    for asked, failed, of in (
+        (PastQuery(since=SINCE), 2, 3),
+        (PastQuery(since=SINCE, tool="find"), 2, 3),
+        (PastQuery(since=SINCE, where="turns > 8"), 1, 1),
+    ):
+        found = past.find(asked)
         assert (dict(found.facets["tool"]), found.used_tools["find"]) == ({"find": failed}, of)
         page = past_page(SITE, PastQuery(), found, "")
         assert f"<b>{failed} of {of}</b>" in page
