@@ -55,6 +55,8 @@ MOST_VALUES: Final = 40
 """Values of one facet, those with most calls."""
 MOST_WHOSE: Final = 3
 """Tenants and environments that a bad time names."""
+FALSE_ALARM: Final = "false-alarm"
+"""The label of a call that is shown as bad, and that a person found to be well."""
 UNKNOWN: Final = "\u2013"
 
 _Text: Any = Field("", max_length=MAX_FIELD_CHARS)
@@ -124,7 +126,7 @@ PRESETS: Final[Mapping[str, Mapping[str, str]]] = {
     "Never answered": {"outcome": "never_answered"},
     "Slow": {"trouble": "slow"},
     "Goals missed": {"trouble": "goals_missed"},
-    "False alarms": {"label": "false-alarm", "since": "30d"},
+    "False alarms": {"label": FALSE_ALARM, "since": "30d"},
     "Last words of abandoned calls": {"outcome": "hung_up,never_answered", "said": "last"},
 }
 """Questions that are asked often, the newest call first."""
@@ -402,13 +404,15 @@ def _row(
     conversation_id = str(call["conversation_id"])
     turn, who, text = found.said.get(conversation_id, (None, "", ""))
     labels = [call.get(f"labels.{each}") for each in ("version", "tenant", "environment")]
+    people = found.labels.get(conversation_id, ())
     return {
         "id": conversation_id,
         "short_id": conversation_id[-ID_CHARS:],
         "href": site.call_href(conversation_id),
         "began": day_and_time(began_ms(call)),
         "more": ", ".join(str(each) for each in labels if each not in {None, "unknown"}),
-        "chips": list(why(call)),
+        # what a person found to be well is not shown as bad
+        "chips": [("calm" if FALSE_ALARM in people else level, text) for level, text in why(call)],
         "cells": [
             (name, head, UNKNOWN if call.get(name) is None else written(call[name]))
             for name in columns
@@ -417,7 +421,7 @@ def _row(
         "turn": turn,
         "who": who,
         "said": marked(redact(text), asked.text),
-        "labels": found.labels.get(conversation_id, ()),
+        "labels": people,
     }
 
 
