@@ -384,10 +384,13 @@ def _value(asked: PastQuery, name: str, value: str, calls: int, *, most: int) ->
     choice = _choice(name, value)
     is_chosen = choice[name] in {getattr(asked, name), *getattr(asked, name).split(",")} - {""}
     words = _in_words(name, choice[name]) or "unknown"
+    href = ""
+    if choice[name]:
+        href = asked.query(**{name: ""} if is_chosen else choice)
     return {
         "text": f"{choice['agent']} {words}" if len(choice) > 1 else words,
         "calls": calls,
-        "href": asked.query(**{name: ""} if is_chosen else choice) if choice[name] else "",
+        "href": href,
         "is_chosen": is_chosen,
         "share": f"{100 * calls / most:.0f}%",
     }
@@ -807,11 +810,9 @@ def past_href(lot: Lot, measure: ComparedMeasure | None = None) -> str:
     the worst values first.
     """
     name = "" if measure is None else measure.name
-    by = (
-        {"sort": name, "up": "1" if measure and measure.better > 0 else ""}
-        if name in PAST_COLUMNS
-        else {}
-    )
+    by = {}
+    if measure is not None and name in PAST_COLUMNS:
+        by = {"sort": name, "up": "1" * (measure.better > 0)}
     only = {
         "success": {"trouble": "goals_missed"},
         "ended_badly": {"outcome": "never_answered,hung_up,failed"},

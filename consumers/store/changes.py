@@ -489,9 +489,9 @@ def shown(
     if value is None:
         return _UNKNOWN
     digits = _digits(measure, value)
-    sign = "\u2212" if value < 0 else "+" if has_sign else ""
-    if not digits.strip("0.,"):  # less than can be shown
-        sign = ""
+    sign = ""
+    if digits.strip("0.,"):  # otherwise it is less than can be shown
+        sign = "\u2212" if value < 0 else "+" * has_sign
     end = " points" if is_apart and measure.unit == "share" else _ENDS[measure.unit]
     return f"{sign}{digits}{end}"
 

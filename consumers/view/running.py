@@ -67,19 +67,26 @@ def running_line(shown: ShownCall) -> RunningLine:
     wait_ms = None if call.answer is None else call.answer.wait_ms
     has_ended = call.state != "running"
     found = None if call.goals is None else call.goals.progress
+    state = ending if has_ended else "running"
+    if call.state == "closed":
+        state = f"over: {ending}"
+    latency = ""
+    if wait_ms is not None:
+        latency = "overlap" if wait_ms < 0 else seconds(wait_ms)
+    goals = ""
+    if found is not None:
+        goals = f"{found.reached} of {found.subgoals}{'?' * bool(found.missing)}"
     return RunningLine(
         conversation_id=call.conversation_id,
         short_id=call.conversation_id[-ID_CHARS:],
         agent=labels.agent,
         labels=", ".join(name for name in (labels.tenant, labels.environment) if name != "unknown"),
         chips=tuple(chips),
-        state=f"over: {ending}" if call.state == "closed" else ending if has_ended else "running",
+        state=state,
         turn="" if call.turn is None else str(call.turn),
-        latency="" if wait_ms is None else "overlap" if wait_ms < 0 else seconds(wait_ms),
+        latency=latency,
         latency_level=wait_level(wait_ms),
-        goals=""
-        if found is None
-        else f"{found.reached} of {found.subgoals}{'?' if found.missing else ''}",
+        goals=goals,
         first_ms=call.first_known_ms,
         heard_ms=heard_ms(call),
         length_ms=end_ms - begin_ms if has_ended else None,

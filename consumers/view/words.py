@@ -80,7 +80,7 @@ def seconds(length_ms: float) -> str:
         ('0.64 s', '17.6 s', '\u221221.3 s', '343 s')
     """
     value = abs(length_ms) / MS_PER_SECOND
-    digits = 2 if value < 10 else 1 if value < 100 else 0
+    digits = (value < 10) + (value < 100)
     written = f"{value:.{digits}f}"
     sign = "\u2212" if length_ms < 0 and float(written) else ""
     return f"{sign}{written} s"

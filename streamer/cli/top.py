@@ -80,7 +80,9 @@ def top(
     from streamer.settings.listing import settings_from
     from streamer.time_bounds import moment_given
 
-    show: Shows = print_json if as_json else print_once if once else show_live
+    show: Shows = print_once if once else show_live
+    if as_json:
+        show = print_json
     if wants_table(as_csv, parquet, as_json):
         from streamer.tables import require_parquet
 

@@ -94,7 +94,7 @@ STAGGER_MS: Final = 5_000
 """From the first call of a line to that of the next one."""
 
 
-class Line(NamedTuple):
+class PhoneLine(NamedTuple):
     """A line on which one call follows the other.
 
     Attributes:
@@ -109,12 +109,12 @@ class Line(NamedTuple):
 
 
 LINES: Final = (
-    Line(IN_TROUBLE, "fjordnet"),
-    Line(TRIED_BY, "larkwing", USUAL_VERSION),
-    Line(IN_TROUBLE, "fjordnet-business"),
-    Line("pharmacy-refill", "birchwood", "v2"),
-    Line(IN_TROUBLE, "fjordnet"),
-    Line("library-desk", "city-library", "v3"),
+    PhoneLine(IN_TROUBLE, "fjordnet"),
+    PhoneLine(TRIED_BY, "larkwing", USUAL_VERSION),
+    PhoneLine(IN_TROUBLE, "fjordnet-business"),
+    PhoneLine("pharmacy-refill", "birchwood", "v2"),
+    PhoneLine(IN_TROUBLE, "fjordnet"),
+    PhoneLine("library-desk", "city-library", "v3"),
 )
 """The first lines of the demo; more are the same again."""
 
@@ -145,7 +145,13 @@ def live_calls(
 
 
 def _calls_of(
-    line: Line, later_ms: int, *, seed: int, concurrent_calls: int, began_ms: int, story_ms: int
+    line: PhoneLine,
+    later_ms: int,
+    *,
+    seed: int,
+    concurrent_calls: int,
+    began_ms: int,
+    story_ms: int,
 ) -> Iterator[PlayedCall]:
     for call in simulated_traffic(
         seed,
@@ -159,7 +165,7 @@ def _calls_of(
         yield replace(call, start_offset_ms=call.start_offset_ms + later_ms)
 
 
-def _as_deployed(line: Line, story_ms: int, start_ms: int) -> Mapping[str, Any]:
+def _as_deployed(line: PhoneLine, story_ms: int, start_ms: int) -> Mapping[str, Any]:
     """The version that a call which starts then gets, and how well that does."""
     since_seconds = (start_ms - story_ms) / MS_PER_SECOND
     deployed = [step.version for step in STORY if step.at_seconds <= since_seconds]
@@ -182,7 +188,7 @@ def troubles_from(story_ms: int) -> list[Incident]:
 # The last 24 hours.
 
 
-class Lot(NamedTuple):
+class EarlierCalls(NamedTuple):
     """Calls of the last 24 hours.
 
     Attributes:
@@ -203,14 +209,16 @@ class Lot(NamedTuple):
 
 
 LAST_DAY: Final = (
-    Lot(TRIED_BY, "larkwing", USUAL_VERSION, 45),
-    Lot(TRIED_BY, "larkwing-holidays", USUAL_VERSION, 35),
-    Lot(TRIED_BY, "larkwing", TRIED, 25, (9, 4), ("tts_slow",)),
-    Lot(TRIED_BY, "larkwing", TRIED, 8, (5, 4), ("agent_mute",)),
-    Lot(TRIED_BY, "larkwing-holidays", TRIED, 17, (9, 4), ("tts_slow", "tool_backend_fails")),
-    Lot(IN_TROUBLE, "fjordnet", GOOD, 30),
-    Lot("pharmacy-refill", "birchwood", "v2", 20),
-    Lot("library-desk", "city-library", "v3", 20),
+    EarlierCalls(TRIED_BY, "larkwing", USUAL_VERSION, 45),
+    EarlierCalls(TRIED_BY, "larkwing-holidays", USUAL_VERSION, 35),
+    EarlierCalls(TRIED_BY, "larkwing", TRIED, 25, (9, 4), ("tts_slow",)),
+    EarlierCalls(TRIED_BY, "larkwing", TRIED, 8, (5, 4), ("agent_mute",)),
+    EarlierCalls(
+        TRIED_BY, "larkwing-holidays", TRIED, 17, (9, 4), ("tts_slow", "tool_backend_fails")
+    ),
+    EarlierCalls(IN_TROUBLE, "fjordnet", GOOD, 30),
+    EarlierCalls("pharmacy-refill", "birchwood", "v2", 20),
+    EarlierCalls("library-desk", "city-library", "v3", 20),
 )
 """The bad version was tried for some hours: slower, for one tenant without its tools, for the other
 mute at last.
