@@ -239,14 +239,19 @@ class _Kept:
     since_ms: dict[str, int] = field(default_factory=dict)
     """Since when each call is in trouble that is so now, or ended so lately."""
     mostly: _Wrong = (None, None)
+    bad_seen_ms: int = 0
+    """When it was found bad last."""
     calls: int = 0
+    """Since the begin of the bad time, or of all."""
+    calls_meanwhile: int = 0
+    """How many of them began before its end."""
     seen_ms: int = 0
     first_call_ms: int | None = None
     last_call_ms: int | None = None
 
     def note_begin(self, at_ms: int) -> None:
         """Notes when one of its calls began."""
-        self.calls += self.bad_until_ms is None  # those of a bad time that is over are told
+        self.calls += 1
         self.first_call_ms = min(at_ms, self.first_call_ms or at_ms)
         self.last_call_ms = max(at_ms, self.last_call_ms or at_ms)
         self.seen_ms = max(at_ms, self.seen_ms)
@@ -289,6 +294,7 @@ class _Kept:
             if len(self.affected) < MAX_AFFECTED:
                 self.affected |= of.affected
             self.affected_began_ms = min(self.affected_began_ms, of.affected_began_ms)
+            self.bad_seen_ms = now_ms
         if self.bad_since_ms is None:
             return
         has_newer_end = of.last_end_ms > self.last_end_ms
@@ -296,8 +302,12 @@ class _Kept:
             self.bad_until_ms = None
         elif self.bad_until_ms is None or (is_bad and has_newer_end):
             self.ended_with_call = has_newer_end and not of.in_trouble
-            self.bad_until_ms = of.last_end_ms if self.ended_with_call else now_ms
+            # after a silence of all sources, nobody knows how it was in it
+            end_ms = now_ms if now_ms - self.bad_seen_ms <= PAUSE_MS else self.bad_seen_ms
+            self.bad_until_ms = of.last_end_ms if self.ended_with_call else end_ms
         self.last_end_ms = max(self.last_end_ms, of.last_end_ms)
+        if has_newer_end or self.bad_until_ms is None:
+            self.calls_meanwhile = self.calls
         if self.bad_until_ms is not None:
             was_short = self.bad_until_ms - self.bad_since_ms < PAUSE_MS
             if now_ms - self.bad_until_ms > (PAUSE_MS if was_short else WINDOW_MS):
@@ -433,6 +443,14 @@ class Agents:
         ]
         return together(minutes).figures(), by_minute
 
+    def versions_of(self, wanted: WantedCalls) -> set[Version]:
+        """The versions that have calls with the labels that are asked for."""
+        return {
+            version_of(key)
+            for key in list(self._kept)
+            if isinstance(key, Labels) and wanted.include(key)
+        }
+
     def _look(
         self, version: Version, of: _Sums, now_ms: int, silent_since_ms: int | None
     ) -> AgentNow:
@@ -453,7 +471,7 @@ class Agents:
             ended_with_call=kept.ended_with_call,
             calls_affected=len(kept.affected),
             affected_began_ms=kept.affected_began_ms if kept.affected else None,
-            calls_meanwhile=max(kept.calls, len(kept.affected)) if kept.affected else 0,
+            calls_meanwhile=max(kept.calls_meanwhile, len(kept.affected)) if kept.affected else 0,
             tenants_affected=tuple(_most(each.tenant for each in kept.affected.values())),
             environments_affected=tuple(
                 name for name, _ in _most(each.environment for each in kept.affected.values())

@@ -109,8 +109,8 @@ class FleetMinute(Figures, frozen=True, kw_only=True):
 
 
 class FleetAnswer(msgspec.Struct):
-    """Figures of all calls in each minute of the last quarter of an hour, the newest last; and each
-    version of each agent, the worst first; and when versions were bad, the newest first.
+    """Figures of all calls in each minute of the last quarter of an hour, the newest last; each
+    version of each agent, the worst first; when versions were bad, the newest first.
     """
 
     at_ms: int

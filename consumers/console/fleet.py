@@ -57,5 +57,5 @@ class Fleet:
         now = yield from looking(self.table, self.known, now_ms)
         silent_since_ms = now_ms - now.silent_ms if now.silent_ms else None
         yield from self.agents.looking(now.calls, now_ms, silent_since_ms)
-        self.bad_times.note(self.agents.now, now_ms)
+        self.bad_times.note(self.agents.now, now_ms, is_silent=silent_since_ms is not None)
         return now

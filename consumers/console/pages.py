@@ -523,19 +523,22 @@ def _marks(fleet: Fleet, wanted: WantedCalls) -> dict[int, str]:
     """By the begin of a minute the chosen versions whose first call began in it, where their agent
     had another one before: what changed then.
     """
-    marks: dict[int, str] = {}
-    for each in fleet.agents.now:
+    began_ms: dict[str, int] = {}
+    versions = [each for each in fleet.agents.now if each.first_call_ms is not None]
+    for each in versions:
         first_ms = each.first_call_ms or 0
-        is_new = any(
-            other.agent == each.agent and 0 < (other.first_call_ms or 0) < first_ms
-            for other in fleet.agents.now
-        )
-        if is_new and (not wanted.agents or _is_chosen(each, wanted)):
-            minute_ms = first_ms - first_ms % MINUTE_MS
-            marks[minute_ms] = (
-                marks.get(minute_ms, "") + f"; {each.agent} {each.version or ''} began"
-            )
-    return marks
+        began_ms[each.agent] = min(first_ms, began_ms.get(each.agent, first_ms))
+    chosen = fleet.agents.versions_of(wanted)
+    names: dict[int, list[str]] = {}
+    for each in versions:
+        first_ms = each.first_call_ms or 0
+        if first_ms > began_ms[each.agent] and (each.agent, each.version) in chosen:
+            of_minute = names.setdefault(first_ms - first_ms % MINUTE_MS, [])
+            of_minute.append(f"{each.agent} {each.version or 'without a version'}")
+    return {
+        minute_ms: f"; {', '.join(of[:MOST_NAMED])}{' and others' * (len(of) > MOST_NAMED)} began"
+        for minute_ms, of in names.items()
+    }
 
 
 def _lines(
@@ -547,11 +550,13 @@ def _lines(
     """The figures of the chosen calls: the id of each and its markup, with its values by minute, and
     marks at some of them.
     """
-    step = _WIDTH / max(1, len(minutes) - 1)
-    marked = tuple(place * step for place, (begin_ms, _) in enumerate(minutes) if begin_ms in marks)
     p95, share, goals = whole.wait_p95_ms, whole.unanswered_share, whole.success
     newest = next((each.wait_p95_ms for _, each in reversed(minutes) if each.turns_answered), None)
     begins = next((begin_ms for begin_ms, each in minutes if each.calls_running or each.turns), 0)
+    # what ran in the first minute with figures may have run for long
+    marks = {begin_ms: text for begin_ms, text in marks.items() if begin_ms > begins}
+    step = _WIDTH / max(1, len(minutes) - 1)
+    marked = tuple(place * step for place, (begin_ms, _) in enumerate(minutes) if begin_ms in marks)
     is_whole = not minutes or begins <= minutes[0][0]
     window = f"in {MINUTES} min" if is_whole else f"since {time_of_day(begins)[:5]} UTC"
 

@@ -53,8 +53,6 @@ MOST_PAGES: Final = 200
 """Pages that can be turned to: what is behind 10,000 calls is found by asking for less."""
 MOST_VALUES: Final = 40
 """Values of one facet, those with most calls."""
-MOST_WHOSE: Final = 3
-"""Tenants and environments that a bad time names."""
 FALSE_ALARM: Final = "false-alarm"
 """The label of a call that is shown as bad, and that a person found to be well."""
 UNKNOWN: Final = "\u2013"
@@ -545,20 +543,17 @@ def _bad_time(site: Site, time: BadTime, now_ms: int) -> dict[str, Any]:
     until = "" if until_ms is None else day_and_time(until_ms + MINUTE_MS)[:16]
     bad = Lot(agent=time.agent, version=time.version or "", since=since, until=until)
     before = Lot(agent=time.agent, since=day_before, until=since)
-    tenants = [
-        f"{calls} of {name}"
-        for name, calls in time.tenants_affected[:MOST_WHOSE]
-        if name != "unknown"
-    ]
-    places = [each for each in time.environments_affected[:MOST_WHOSE] if each != "unknown"]
+    tenants = [f"{calls} of {name}" for name, calls in time.tenants_affected]
+    if time.tenants_more:
+        tenants.append(f"others of {counted(time.tenants_more, 'more tenant')}")
     return {
         "time": time,
-        "part": f"t-{time.bad_since_ms}-{quote(time.agent, safe='')}",
+        "part": "-".join(["t", str(time.bad_since_ms), *map(quote, (time.agent, bad.version))]),
         "since": day_and_time(time.bad_since_ms),
         "until": "" if until_ms is None else day_and_time(until_ms),
         "lasted_ms": max(0, (now_ms if until_ms is None else until_ms) - time.bad_since_ms),
         "wrong": wrong_in_words(time.trouble, time.stage),
-        "whose": ", ".join([*tenants, *places]),
+        "whose": ", ".join([*tenants, *time.environments_affected]),
         "past": past_href(bad) if site.has_past else "",
         "compare": LotsQuery().between(before, bad),
     }
@@ -626,7 +621,7 @@ class Versions(NamedTuple):
         pair: The two lots that are compared if the question names none.
         today: The date of today in UTC; empty where nobody knows it.
         yesterday: The one before it.
-        agents: All agents with calls of the period, in the order of the alphabet.
+        agents: All agents with calls of the period, those with most calls first.
     """
 
     comparison: Comparison | None
@@ -647,7 +642,7 @@ BY: Final = (USUAL_BY, "agent", "tenant", "environment", "day", "week")
 _ONE_AFTER_THE_OTHER: Final = (USUAL_BY, "day", "week")
 """Those in which a lot has one before it."""
 MOST_OFFERED: Final = 12
-"""Agents that are offered to be listed alone."""
+"""Agents that are offered to be listed alone, those with most calls."""
 
 
 _LOT_FIELDS: Final = {
@@ -684,7 +679,7 @@ def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str)
         agents=[
             (name or "All", f"versions{only.query(agent=name)}", name == asked.agent)
             for only in [LotsQuery(by=asked.by, since=asked.since, until=asked.until)]
-            for name in ("", *versions.agents[:MOST_OFFERED])
+            for name in dict.fromkeys(("", *versions.agents[:MOST_OFFERED], asked.agent))
         ],
         one_after_the_other=_ONE_AFTER_THE_OTHER,
         periods=[
@@ -775,7 +770,7 @@ def _version(
     before = older.lot if older is not None and by in _ONE_AFTER_THE_OTHER else None
     if before is not None and by == "version" and (not before.version or before.agent != lot.agent):
         before = None
-    has_name = any(lot[1:] if by == "version" else lot)
+    has_name = bool(lot.version if by == "version" else name)
     return {
         "name": name or "unknown",
         "has_name": has_name,

@@ -3,6 +3,7 @@ are asked for.
 """
 
 import asyncio
+import contextlib
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -50,6 +51,8 @@ STORE_NAME: Final = "rows.sqlite"
 """Name of the file in the folder of the console."""
 BAD_TIMES_NAME: Final = "bad-times.json"
 """Name of the file of bad times, there or in the folder of `serve`."""
+KEEP_SECONDS: Final = 5.0
+"""How often that file is written, at most."""
 SPARE_CONNECTIONS: Final = 64
 """Connections beside two for each open page: probes, programs, and pages that are just loaded."""
 ANSWER_SECONDS: Final = 6 * 3_600.0
@@ -134,6 +137,7 @@ class CallPages:
         self.calls = _opened(settings.folder, max_bytes)
         folder = folder or settings.folder
         self._bad_times = None if folder is None else folder / BAD_TIMES_NAME
+        self._kept_edition = 0
         self._read_bad_times()
         for row in self.calls.open_calls():  # of an earlier process
             self.fleet.put_row(row)
@@ -156,7 +160,8 @@ class CallPages:
     def start(self) -> None:
         """Begins to bring pages up to date."""
         self._working = [
-            asyncio.create_task(each) for each in (self._tick(), self._ask_for_alerts())
+            asyncio.create_task(each)
+            for each in (self._tick(), self._ask_for_alerts(), self._keep())
         ]
 
     async def stop(self) -> None:
@@ -165,6 +170,7 @@ class CallPages:
             task.cancel()
         if self._working:
             await asyncio.wait(self._working, timeout=STOP_SECONDS)
+        await self._keep_bad_times()
         self.site.streams.close()  # the server waits for its answers, and a stream has no end
         await self.site.close(STOP_SECONDS)
 
@@ -198,21 +204,27 @@ class CallPages:
         try:
             self.fleet.bad_times.read(self._bad_times.read_bytes())
         except (OSError, msgspec.DecodeError) as error:
+            aside = self._bad_times.with_suffix(".broken")
+            with contextlib.suppress(OSError):
+                self._bad_times.replace(aside)
             log.warning(
                 "bad_times_not_read",
                 role="console",
                 file=str(self._bad_times),
                 error=str(error),
-                what_happens_now="The list of bad times begins anew, and the file is overwritten.",
-                what_to_do="Nothing; see to the disk if it happens again.",
+                what_happens_now=f"The list of bad times begins anew; the file is {aside.name} now.",
+                what_to_do="Delete it, unless a newer callgauge wrote it and will run here again.",
             )
 
-    def _keep_bad_times(self, path: Path, value: bytes) -> None:
-        """Writes the file whole or not at all."""
+    async def _keep_bad_times(self) -> None:
+        """Writes the file, whole or not at all, if there is something new."""
+        times, path = self.fleet.bad_times, self._bad_times
+        if path is None or self._kept_edition == times.edition:
+            return
+        edition, value = times.edition, times.encode()
         try:
-            ensure_file(new := path.with_suffix(".new"))
-            new.write_bytes(value)
-            new.replace(path)
+            await asyncio.to_thread(_write, path, value)
+            self._kept_edition = edition
         except OSError as error:
             log.warning(
                 "bad_times_not_kept",
@@ -223,8 +235,13 @@ class CallPages:
                 what_to_do="See to the disk and to the rights of the folder.",
             )
 
+    async def _keep(self) -> None:
+        while True:
+            await self._keep_bad_times()
+            await asyncio.sleep(KEEP_SECONDS)
+
     async def _tick(self) -> None:
-        due_at, idle_until, kept = 0.0, 0.0, 0
+        due_at, idle_until = 0.0, 0.0
         while True:
             now = time.monotonic()
             if now >= due_at and (self.site.has_readers or now >= idle_until):
@@ -238,9 +255,6 @@ class CallPages:
                     time.monotonic() + took_seconds / TICK_SHARE,
                     now + IDLE_TICK_SECONDS,
                 )
-                if self._bad_times is not None and kept != self.fleet.bad_times.edition:
-                    kept, value = self.fleet.bad_times.edition, self.fleet.bad_times.encode()
-                    await asyncio.to_thread(self._keep_bad_times, self._bad_times, value)
             await asyncio.sleep(TICK_SECONDS)
 
     async def _ask_for_alerts(self) -> None:
@@ -251,6 +265,12 @@ class CallPages:
             while True:
                 self.site.alerts = await alerts_now(self._settings, client)
                 await asyncio.sleep(ALERTS_SECONDS)
+
+
+def _write(path: Path, value: bytes) -> None:
+    ensure_file(new := path.with_suffix(".new"))
+    new.write_bytes(value)
+    new.replace(path)
 
 
 def _opened(folder: Path | None, max_bytes: int) -> ReadCalls:

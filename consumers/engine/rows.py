@@ -522,8 +522,10 @@ class _Sums:
         call.dead_airs, call.dead_air_turns = len(silent), tuple(silent[-MAX_LISTED_TURNS:])
         call.tool_calls = numbers["tool_calls"]
         used = sorted(tool for tool, uses in self._uses.items() if uses.failed or uses.others)
-        call.used_tools = tuple(used[:MAX_LISTED_TOOLS])
         failed = [tool for tool in used if self._failed[tool]][:MAX_LISTED_TOOLS]
+        if len(used) > MAX_LISTED_TOOLS:  # each that failed was used
+            used = sorted([*dict.fromkeys((*failed, *used))][:MAX_LISTED_TOOLS])
+        call.used_tools = tuple(used)
         call.failed_tool_calls, call.failed_tools = self._failed.total(), tuple(failed)
         call.failing_tools = {
             tool: failing for tool in failed if (failing := self._uses[tool].failing)

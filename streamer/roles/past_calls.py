@@ -174,7 +174,7 @@ class StoredCalls:
             said,
             {name: _labels(of) for name, of in people.items()},
             _in_common(counts, asked),
-            dict(_counts_of(counts, asked.model_copy(update={"tool": ""}), _USED)),
+            _used_tools(counts, asked),
         )
 
     def _questions(self, asked: PastQuery) -> tuple[CallSearch, CallSearch]:
@@ -285,13 +285,15 @@ class StoredCalls:
         since_ms = moment_ms(asked.since or USUAL_SINCE, now_ms)
         until_ms = moment_ms(asked.until, now_ms) if asked.until else now_ms + 1
         # whole days and weeks, as behind the links
-        if asked.by == "day":
-            since_ms -= since_ms % DAY_MS
-        elif asked.by == "week":
-            since_ms -= (since_ms - MONDAY_MS) % WEEK_MS
+        if (length_ms := {"day": DAY_MS, "week": WEEK_MS}.get(asked.by)) is not None:
+            since_ms -= (since_ms - MONDAY_MS) % length_ms
+            until_ms += (MONDAY_MS - until_ms) % length_ms
         with opened(self._settings, MAX_SECONDS) as store:
-            every = CallSearch(since_ms, until_ms, most=None, counts=True)
-            agents = {str(name) for name, _ in store.values(every, ["labels.agent"])}
+            over = [Condition("state", "=", "closed")]
+            every = CallSearch(since_ms, until_ms, over, most=None, counts=True)
+            agents: Counter[str] = Counter()
+            for name, calls in store.values(every, ["labels.agent"]):
+                agents[str(name)] += int(str(calls))
             versions = lots_in(store, since_ms, until_ms, asked.by or USUAL_BY, asked.agent)
             pairs = newest_pairs(versions) if asked.by in {"", USUAL_BY} else _first(versions)
             pair = next(pairs, None)
@@ -302,7 +304,7 @@ class StoredCalls:
                 pair,
                 today=shown_moment(now_ms)[:10],
                 yesterday=shown_moment(now_ms - DAY_MS)[:10],
-                agents=sorted(agents),
+                agents=[name for name, _ in agents.most_common()],
             )
 
     def usual(self, call: CallRow) -> Usual:
@@ -462,6 +464,19 @@ def _counts_of(counts: _Counts, asked: PastQuery, facet: str) -> list[tuple[str,
     if (chosen := getattr(asked, facet, "")) and (facet != "version" or asked.agent):
         found.update(dict.fromkeys(chosen.split(",") if facet == "outcome" else [chosen], 0))
     return sorted(found.items(), reverse=True) if facet == "day" else found.most_common()
+
+
+def _used_tools(counts: _Counts, asked: PastQuery) -> dict[str, int]:
+    """How many calls used each tool; nothing of a tool of which that is not known of all calls, and
+    nothing where only calls with failing ones are asked for.
+    """
+    if asked.trouble == "tool_fails":
+        return {}
+    used = dict(_counts_of(counts, asked.model_copy(update={"tool": ""}), _USED))
+    for of, _ in counts:  # rows of an older version do not have it, and of very many it has some
+        for tool in {*of["tool"]} - {*of[_USED]}:
+            used.pop(tool, None)
+    return used
 
 
 def _number(counts: _Counts, asked: PastQuery) -> int:

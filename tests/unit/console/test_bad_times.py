@@ -1,6 +1,6 @@
 """The list of bad times: what Now found, in the words of Now, kept beyond its quarter of an hour."""
 
-import asyncio
+import re
 from pathlib import Path
 
 import msgspec
@@ -20,9 +20,8 @@ from consumers.runtime.registry import Instruments
 from schemas.rows import Labels, Waiting
 from schemas.scores.running import SILENT_MS
 from schemas.scores.trouble import TroubleKind
-from schemas.units import MINUTE_MS
+from schemas.units import MINUTE_MS, MS_PER_SECOND
 from tests.support.calls.console_calls import AT_MS, call_row
-from tests.support.patience import patient
 
 V2 = Labels(agent="desk", version="2", tenant="acme")
 SITE = Site("./", "1.2.3", "s", has_past=True)
@@ -89,6 +88,47 @@ def test_one_that_was_short_or_found_while_no_event_came_is_none() -> None:
     assert len(fleet.bad_times) == 0, "its events were only missing"
 
 
+def test_callers_of_the_time_are_all_who_began_in_it_also_where_bad_calls_end_at_once() -> None:
+    fleet = bad_fleet()
+    for second in range(1, 41):
+        at_ms = AT_MS + second * MS_PER_SECOND
+        began = {"known_ms": at_ms, "first_known_ms": at_ms, "labels": V2}
+        fleet.put_row(call_row(f"w{second}", state="closed", **began))
+        if second % 4 == 0:
+            waiting = Waiting(2, at_ms - 9_000, 2)
+            fleet.put_row(call_row(f"b{second}", state="closed", waiting=waiting, **began))
+        if second == 2:
+            end_calls(fleet, at_ms)
+        fleet.now(at_ms)
+    (time,) = fleet.bad_times.newest_first
+    (now,) = fleet.agents.now
+    assert (time.calls_affected, time.calls_meanwhile) == (12, 52)
+    assert (now.calls_affected, now.calls_meanwhile) == (12, 52)
+
+
+def test_while_no_event_comes_it_grows_no_longer_and_it_ends_where_it_was_seen_last() -> None:
+    fleet = bad_fleet()
+    fleet.known.take_partition(0, AT_MS, event_ms=AT_MS)
+    fleet.put_row(call_row("c", labels=V2, waiting=Waiting(2, AT_MS - 90_000, 2)))
+    for after_ms in (0, SILENT_MS, 30 * MINUTE_MS):
+        fleet.known.take_partition(0, AT_MS + after_ms, event_ms=AT_MS)
+        fleet.now(AT_MS + after_ms)
+    (time,) = fleet.bad_times.newest_first
+    assert time.seen_ms == AT_MS
+    for name in "abc":
+        closed = {"state": "closed", "known_ms": AT_MS + 5 * MINUTE_MS, "revision": 9}
+        fleet.put_row(call_row(name, labels=V2, last_known_ms=AT_MS - 60_000, **closed))
+    later_ms = AT_MS + 60 * MINUTE_MS
+    for event_ms in (AT_MS, later_ms):
+        if event_ms == later_ms:
+            began = {"known_ms": later_ms, "first_known_ms": later_ms}
+            fleet.put_row(call_row("d", labels=V2, **began))
+        fleet.known.take_partition(0, later_ms, event_ms=event_ms)
+        fleet.now(later_ms)
+        (time,) = fleet.bad_times.newest_first
+        assert time.bad_until_ms == AT_MS, "nobody knows more"
+
+
 def test_it_is_worth_writing_when_it_begins_and_ends_and_once_a_minute() -> None:
     fleet = bad_fleet()
     editions = [fleet.bad_times.edition]
@@ -114,6 +154,19 @@ def test_the_next_process_has_them_and_one_that_lasted_ends_when_it_was_seen_las
         later.read(b'{"agent": 1}')
 
 
+def test_it_names_the_tenants_with_most_calls_and_how_many_more() -> None:
+    fleet = Fleet()
+    whose = ["a", "a", "b", "b", "unknown", "c", "c", "d", "e"]
+    for number, tenant in enumerate(whose):
+        labels = structs.replace(V2, tenant=tenant)
+        fleet.put_row(call_row(f"c{number}", labels=labels, waiting=Waiting(2, AT_MS - 9_000, 2)))
+    fleet.now(AT_MS)
+    (time,) = fleet.bad_times.newest_first
+    assert (time.tenants_affected, time.tenants_more) == ((("a", 2), ("b", 2), ("c", 2)), 2)
+    shown = bad_times_page(SITE, [time], AT_MS)
+    assert "2 of a, 2 of b, 2 of c, others of 2 more tenants" in shown
+
+
 def test_the_oldest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_BAD_TIMES", 2)
     times = BadTimes()
@@ -121,6 +174,22 @@ def test_the_oldest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
         (each,) = bad_fleet(AT_MS - 90_000 + number, agent=f"desk-{number}").agents.now
         times.note([each], AT_MS)
     assert [each.agent for each in times.newest_first] == ["desk-3", "desk-2"]
+
+
+def test_of_more_than_there_is_room_for_at_the_same_time_none_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_BAD_TIMES", 2)
+    fleet = Fleet()
+    for number in range(8):
+        labels = structs.replace(V2, agent=f"desk-{number % 4}")
+        fleet.put_row(call_row(f"c{number}", labels=labels, waiting=Waiting(2, AT_MS - 9_000, 2)))
+    fleet.now(AT_MS)
+    edition, kept = fleet.bad_times.edition, fleet.bad_times.newest_first
+    for after_ms in range(500, 10_000, 500):
+        fleet.now(AT_MS + after_ms)
+    assert fleet.bad_times.edition == edition
+    assert [each.agent for each in fleet.bad_times.newest_first] == [each.agent for each in kept]
 
 
 def test_its_page_leads_to_the_calls_of_the_time() -> None:
@@ -138,6 +207,9 @@ def test_its_page_leads_to_the_calls_of_the_time() -> None:
     assert "b_agent=desk&amp;b_version=2" in shown
     no_past = bad_times_page(SITE._replace(has_past=False), fleet.bad_times.newest_first, AT_MS)
     assert 'href="past?since=' not in no_past
+    two = [structs.replace(each, version="3") for each in fleet.bad_times.newest_first]
+    both = bad_times_page(SITE, [*fleet.bad_times.newest_first, *two], AT_MS)
+    assert len(set(re.findall('<tr id="([^"]*)"', both))) == 2, "each has an address"
     assert "No agent was bad" in bad_times_page(SITE, [], AT_MS)
 
 
@@ -151,12 +223,25 @@ async def test_they_are_in_a_file_of_the_folder(tmp_path: Path) -> None:
     bad = bad_fleet()
     made.fleet.bad_times.note(bad.agents.now, AT_MS)
     made.start()
-    try:
-        async with asyncio.timeout(patient(10)):
-            while not (tmp_path / BAD_TIMES_NAME).exists():  # noqa: ASYNC110 - a file tells nobody
-                await asyncio.sleep(0.01)
-    finally:
-        await made.stop()
-    assert len(pages(tmp_path).fleet.bad_times) == 1
+    await made.stop()  # writes what is new
+    assert (tmp_path / BAD_TIMES_NAME).stat().st_mode & 0o077 == 0
+    later = pages(tmp_path)
+    (time,) = later.fleet.bad_times.newest_first
+    assert time.bad_until_ms == AT_MS
+    later.fleet.put_row(call_row("new", labels=V2, known_ms=AT_MS, first_known_ms=AT_MS))
+    later.fleet.now(AT_MS)
+    assert len(later.fleet.bad_times) == 1, "this process knows nothing of it"
     (tmp_path / BAD_TIMES_NAME).write_text("not one")
     assert len(pages(tmp_path).fleet.bad_times) == 0, "and it starts nevertheless"
+    assert (tmp_path / BAD_TIMES_NAME).with_suffix(".broken").read_text() == "not one"
+
+
+async def test_a_folder_that_cannot_be_written_ends_no_page(tmp_path: Path) -> None:
+    made = pages(tmp_path)
+    made.fleet.bad_times.note(bad_fleet().agents.now, AT_MS)
+    (tmp_path / BAD_TIMES_NAME).mkdir()
+    made.start()
+    await made.stop()
+    (tmp_path / BAD_TIMES_NAME).rmdir()
+    await made.stop()
+    assert (tmp_path / BAD_TIMES_NAME).exists(), "it is tried again"

@@ -445,11 +445,22 @@ def test_a_version_that_is_replaced_is_not_to_be_rolled_back_and_the_other_one_i
 def test_a_new_version_of_an_agent_is_marked_in_the_lines() -> None:
     fleet = Fleet()
     old, new = (Labels(agent="desk", version=each) for each in ("1", "2"))
-    fleet.put_row(call_row("a", labels=old, first_known_ms=AT_MS - 12 * MINUTE_MS))
+    began_ms = AT_MS - 12 * MINUTE_MS
+    fleet.put_row(call_row("a", labels=old, known_ms=began_ms, first_known_ms=began_ms))
+    boxes_of(fleet, at_ms=AT_MS - 3 * MINUTE_MS)
     assert "began" not in boxes_of(fleet)["lines"]["line-calls"], "nothing was before it"
     fleet.put_row(call_row("b", labels=new, first_known_ms=AT_MS - 2 * MINUTE_MS))
     lines = boxes_of(fleet)["lines"]
     assert lines["line-wait"].count('class="mark"') == 1
     assert lines["line-calls"].count("; desk 2 began") == 2, "to be seen, and to be heard"
+    for wanted in (
+        WantedCalls(tenants=frozenset({"nobody"})),
+        WantedCalls(versions=frozenset({"1"})),
+    ):
+        assert 'class="mark"' not in boxes_of(fleet, wanted)["lines"]["line-calls"]
+    restarted = Fleet()
+    for name, labels in (("a", old), ("b", new)):
+        restarted.put_row(call_row(name, labels=labels, first_known_ms=AT_MS - (name == "a")))
+    assert 'class="mark"' not in boxes_of(restarted)["lines"]["line-calls"], "both may run for long"
     others = WantedCalls(agents=frozenset({"care"}))
     assert 'class="mark"' not in boxes_of(fleet, others)["lines"]["line-calls"]

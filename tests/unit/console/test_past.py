@@ -558,3 +558,10 @@ def test_calls_of_different_agents_are_compared_with_a_remark() -> None:
     assert "different agents" not in comparison_page(SITE, (a, b))
     other = reported_rows(call_row("call-c", labels=Labels(agent="night"), state="closed"))
     assert "different agents" in comparison_page(SITE, (a, other))
+
+
+def test_what_a_person_found_to_be_well_is_not_shown_as_bad() -> None:
+    row = {"conversation_id": "c", "outcome": "hung_up", "waiting.turn": 2}
+    for labels, level in (([], "urgent"), (["false-alarm"], "calm"), (["other"], "urgent")):
+        page = past_page(SITE, PastQuery(), PastFound([row], 1, labels={"c": labels}), "")
+        assert f'<li class="{level}">hung up in silence, turn 2</li>' in page

@@ -15,7 +15,7 @@ import pytest
 from msgspec import structs
 
 from consumers.console.pages import Site
-from consumers.console.past import LotsQuery, PastQuery
+from consumers.console.past import LotsQuery, PastQuery, versions_page
 from consumers.history.settings import HistorySettings
 from consumers.history.sqlite import SqliteHistory
 from consumers.runtime.process import SetupError, wall_clock_ms
@@ -429,6 +429,15 @@ def test_calls_are_listed_by_week_and_of_one_agent_alone(folder: Path) -> None:
         assert listed.lot == Lot("desk", since=listed.lot.since, until=listed.lot.until)
         assert listed.lot.days == f"week of {listed.lot.since}"
         assert past.find(PastQuery(**listed.lot._asdict())).total == listed.calls, "behind its link"
+    first = found.all[-1].lot
+    within = past.versions(LotsQuery(by="week", since=first.since, until=f"{first.since}T12:00"))
+    assert [each.lot.since for each in within.all] == [first.since]
+    assert within.all[0].calls == found.all[-1].calls, "a week is whole, as behind its link"
+    page = versions_page(
+        Site("./", "1", "s", has_past=True), LotsQuery(by="week", agent="desk"), found, ""
+    )
+    assert "Calls of desk that are over, by week" in page
+    assert 'href="versions?by=week"' in page, "all agents again"
     assert past.versions(LotsQuery(by="week", agent="care")).all == []
 
 

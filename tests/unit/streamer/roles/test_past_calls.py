@@ -157,8 +157,20 @@ def test_a_tool_that_fails_stands_beside_the_calls_that_used_it(tmp_path: Path) 
     ):
         found = past.find(asked)
         assert (dict(found.facets["tool"]), found.used_tools["find"]) == ({"find": failed}, of)
-        page = past_page(SITE, PastQuery(), found, "")
+        page = past_page(SITE, asked, found, "")
+        assert 'href="versions?by=day"' in page
         assert f"<b>{failed} of {of}</b>" in page
+
+
+def test_of_a_tool_that_older_rows_do_not_say_was_used_no_share_is_told(tmp_path: Path) -> None:
+    writer = SqliteHistory(tmp_path, writes=True)
+    old = one("old", failed_tools=("find",), used_tools=())
+    new = one("new", failed_tools=("find", "pay"), used_tools=("find", "pay"), failed_tool_calls=1)
+    writer.write(batch([old, new]))
+    writer.close()
+    past = StoredCalls(HistorySettings(folder=tmp_path))
+    assert past.find(PastQuery(since=SINCE)).used_tools == {"pay": 1}
+    assert past.find(PastQuery(since=SINCE, trouble="tool_fails")).used_tools == {}
 
 
 def test_each_facet_chooses_the_calls_that_it_counts(past: StoredCalls) -> None:
