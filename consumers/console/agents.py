@@ -185,6 +185,8 @@ class AgentNow(Figures, frozen=True, kw_only=True):
         calls_meanwhile: Calls that it had in that time.
         tenants_affected: Each tenant with how many of those affected, that with the most first.
         environments_affected: Their environments, that with the most first.
+        before: What most of its bad calls suffered earlier in that time: trouble and stage, in
+            order.
         trouble: The worst trouble of most of its bad calls, `very_slow` for `slow` and `silent` for
             `dead_air`; it stays while it is that of nearly as many calls as any other. Null if the
             version is not bad.
@@ -207,6 +209,7 @@ class AgentNow(Figures, frozen=True, kw_only=True):
     calls_meanwhile: int
     tenants_affected: tuple[tuple[str, int], ...]
     environments_affected: tuple[str, ...]
+    before: tuple[_Wrong, ...]
     trouble: TroubleKind | None
     stage: Stage | None
     calls_answered: int
@@ -239,6 +242,8 @@ class _Kept:
     since_ms: dict[str, int] = field(default_factory=dict)
     """Since when each call is in trouble that is so now, or ended so lately."""
     mostly: _Wrong = (None, None)
+    before: tuple[_Wrong, ...] = ()
+    """What it was mostly before that, in this bad time."""
     bad_seen_ms: int = 0
     """When it was found bad last."""
     calls: int = 0
@@ -289,8 +294,12 @@ class _Kept:
                 begun_ms = [each for each in self.since_ms.values() if each >= earliest_ms]
                 self.bad_since_ms = min(begun_ms, default=now_ms)
                 self.affected, self.bad_until_ms, self.calls = {}, None, calls
+                self.before = ()
                 self.found_ms, self.affected_began_ms = now_ms, now_ms
-            self.mostly = _mostly(of.wrong, self.mostly)
+            mostly = _mostly(of.wrong, self.mostly)
+            if self.mostly[0] not in {None, mostly[0]} and mostly not in self.before:
+                self.before = (*self.before, self.mostly)
+            self.mostly = mostly
             if len(self.affected) < MAX_AFFECTED:
                 self.affected |= of.affected
             self.affected_began_ms = min(self.affected_began_ms, of.affected_began_ms)
@@ -316,7 +325,7 @@ class _Kept:
     def forget_bad(self) -> None:
         """Forgets the bad time."""
         self.bad_since_ms, self.bad_until_ms = None, None
-        self.affected, self.mostly = {}, (None, None)
+        self.affected, self.mostly, self.before = {}, (None, None), ()
 
 
 class _Sums:
@@ -351,11 +360,14 @@ class Agents:
     Attributes:
         now: The versions as they were looked at last, the worst first.
         at_ms: When that was, in epoch ms.
+        counts_from_ms: What was known before is in no figure: of calls that have closed since then
+            nothing may have been read.
     """
 
     def __init__(self) -> None:
         self.now: list[AgentNow] = []
         self.at_ms = 0
+        self.counts_from_ms = 0
         self._everything = _Kept()
         self._kept: OrderedDict[Version | Labels, _Kept] = OrderedDict()
 
@@ -476,6 +488,7 @@ class Agents:
             environments_affected=tuple(
                 name for name, _ in _most(each.environment for each in kept.affected.values())
             ),
+            before=kept.before,
             trouble=kept.mostly[0],
             stage=kept.mostly[1],
             calls_answered=of.answered,
@@ -487,6 +500,8 @@ class Agents:
 
     def _minutes_of(self, row: TurnRow | CallRow) -> list[Minute]:
         """The minute of a row in the figures of all calls, of its version, and of its labels."""
+        if row.known_ms < self.counts_from_ms:
+            return []
         return [each.minute(row.known_ms) for each in (self._everything, *self._of(row.labels))]
 
     def _of(self, labels: Labels) -> list[_Kept]:

@@ -37,6 +37,7 @@ class BadTime(Struct, frozen=True, kw_only=True, omit_defaults=True):
         tenants_affected: The tenants that had most of those calls, each with how many.
         tenants_more: How many more tenants had some.
         environments_affected: Their environments, that with the most first.
+        before: As in `AgentNow`.
         trouble: As in `AgentNow`.
         stage: As in `AgentNow`.
         seen_ms: When that was, by the broker's clock in epoch ms.
@@ -53,6 +54,7 @@ class BadTime(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tenants_affected: tuple[tuple[str, int], ...] = ()
     tenants_more: int = 0
     environments_affected: tuple[str, ...] = ()
+    before: tuple[tuple[TroubleKind | None, Stage | None], ...] = ()
     trouble: TroubleKind | None = None
     stage: Stage | None = None
     seen_ms: int

@@ -21,6 +21,7 @@ from consumers.console.agents import (
     Version,
     version_of,
 )
+from consumers.console.bad_times import BadTime
 from consumers.console.fleet import Fleet
 from consumers.console.page.rendering import ICON, kept, render
 from consumers.console.page.sections import parts_of_page
@@ -253,6 +254,13 @@ def _rows(
             for version, calls in healthy.most_common(MOST_AGENTS)
             if calls > MOST_HEALTHY
         }
+    of_folded = {}
+    for (agent, version), calls_folded in folded.items():
+        part, href = _place_of(agent, version)
+        name = f"{agent} {version or ''}".strip()
+        of_folded[f"g{part}"] = kept(
+            "now_group.html", part=f"g{part}", heading=name, href=href, calls=calls_folded
+        )
     rows: dict[str, str] = {}
     left_out: list[ShownCall] = []
     room = MOST_ROWS
@@ -266,14 +274,10 @@ def _rows(
             each for each in calls if heading != _WELL or version_of(each.call.labels) not in folded
         ]
         rows |= (_row(site, each) for each in own[:room])
+        if heading == _WELL:
+            rows |= of_folded
         left_out += own[room:]
         room = max(0, room - len(own))
-    for (agent, version), calls_folded in folded.items():
-        part, href = _place_of(agent, version)
-        name = f"{agent} {version or ''}".strip()
-        rows[f"g{part}"] = kept(
-            "now_group.html", part=f"g{part}", heading=name, href=href, calls=calls_folded
-        )
     return rows, left_out
 
 
@@ -374,8 +378,20 @@ def _head(site: Site, fleet: Fleet, shown: ShownCalls, wanted: WantedCalls) -> s
         if len(wanted.agents) > 1
         else f"./past?{query_of(WantedCalls(wanted.agents, wanted.tenants, wanted.environments, versions=wanted.versions))}",
         note=fleet.note,
+        worst=_worst_of(site, bad, shown),
         bad_times=len(fleet.bad_times),
     )
+
+
+def _worst_of(site: Site, bad: Sequence[AgentNow], shown: ShownCalls) -> str:
+    """The address of the worst call of what the headline names first: one that runs or has ended
+    badly. Without a bad version that of all calls; empty without any.
+    """
+    version = (bad[0].agent, bad[0].version) if bad else None
+    for each in shown.calls:
+        if version in {None, version_of(each.call.labels)} and (each.is_bad or each.ending):
+            return site.call_href(each.call.conversation_id)
+    return ""
 
 
 _WRONG: Final[Mapping[TroubleKind | None, tuple[str, str]]] = {
@@ -394,12 +410,16 @@ agent have no alert.
 """
 
 
-def wrong_in_words(trouble: TroubleKind | None, stage: Stage | None) -> str:
-    """What most calls of a bad version of an agent suffer, and the stage behind it; empty where
-    nobody knows.
+def wrong_in_words(of: AgentNow | BadTime) -> str:
+    """What most calls of a bad version of an agent suffer, and the stage behind it, after what most
+    suffered before in the same time; empty where nobody knows.
     """
-    wrong, _ = _WRONG.get(trouble, ("", ""))
-    return f"{wrong} ({_stage_in_words(stage)})" if stage else wrong
+    said = []
+    for trouble, stage in (*of.before, (of.trouble, of.stage)):
+        wrong, _ = _WRONG.get(trouble, ("", ""))
+        if wrong:
+            said.append(f"{wrong} ({_stage_in_words(stage)})" if stage else wrong)
+    return ", then ".join(said)
 
 
 def _stage_in_words(stage: Stage | None) -> str:
@@ -451,7 +471,7 @@ def _bad(now: AgentNow, fleet: Fleet) -> dict[str, Any]:
         "now": now,
         "part": part,
         "href": href,
-        "wrong": wrong_in_words(now.trouble, now.stage),
+        "wrong": wrong_in_words(now),
         "alert": alert,
         "steps": steps,
         "before": before,
@@ -637,8 +657,13 @@ def _lines(
         line(
             "line-goals",
             "All goals reached",
-            "no goals" if goals is None else percent(goals),
-            f"of {counted(whole.calls_judged, 'call')} that ended"
+            "not known" if goals is None else percent(goals),
+            (
+                f"of {counted(whole.calls_judged, 'call')}"
+                if whole.calls_judged
+                else "no call with goals"
+            )
+            + " that ended"
             + f"; {whole.calls_unjudged:,} could not be judged" * (whole.calls_unjudged > 0),
             "",
             lambda each: each.success,
@@ -763,6 +788,14 @@ characters.
 """
 
 
+_STATES: Final[Mapping[str, str]] = {
+    "running": "The call is running.",
+    "ended": "The call has ended; events that come late still change what is shown.",
+    "over": "The call is over; verdicts of judges are still to come.",
+    "closed": "The call is over and its scores are final.",
+}
+
+
 def remark_on(call: ReportedCall, at_ms: int | None, read_since_ms: int | None) -> str:
     """What a reader should know of the page of a call: whether it goes on, and what is missing.
 
@@ -771,9 +804,7 @@ def remark_on(call: ReportedCall, at_ms: int | None, read_since_ms: int | None) 
         at_ms: The moment at which it was known so, by the broker's clock; None for now.
         read_since_ms: From when on the console has read rows.
     """
-    parts = [
-        "The call is over and its scores are final." if call.is_closed else "The call is running."
-    ]
+    parts = [_STATES[call.row.state]]
     if at_ms is not None:
         after_ms = max(0, at_ms - call.row.first_known_ms)
         parts = [f"As it was known {to_seconds(after_ms):.0f} s after its first event."]

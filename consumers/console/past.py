@@ -132,12 +132,14 @@ _KEPT: Final = ("agent", "version", "tenant", "environment", "day")
 """Facets whose choice a preset keeps: it asks the same of fewer calls."""
 BESIDE: Final = "\0"
 """Stands between an agent and its version where calls of several agents are counted by version: 2 of
-one agent has nothing to do with 2 of another.
+one agent has nothing to do with 2 of another. So it does between a goal set and its subgoal.
 """
+BELONGS_TO: Final = {"version": "agent", "subgoal": "goal_set"}
+"""The facets whose values belong to one of another facet, and that one."""
 _OUTCOMES: Final = {
     "hung_up": "hung up in silence",
     "failed": "failed: agent error",
-    "running": "still running, not counted here",
+    "running": "not closed yet, not counted here",
 }
 
 
@@ -332,7 +334,7 @@ def past_page(
         rows=[_row(site, asked, found, call, columns, redact) for call in found.rows],
         in_common=[
             (
-                value.replace(BESIDE, " ") if BESIDE in value else _in_facet(facet, value),
+                _in_facet(facet, value),
                 asked.query(**_choice(facet, value)),
                 percent(share),
                 percent(others),
@@ -355,8 +357,12 @@ def past_page(
 
 
 def _in_facet(facet: str, value: str) -> str:
+    choice = _choice(facet, value)
+    text = value if len(choice) == 1 else _beside(facet, choice)
+    if facet == "version" and len(choice) > 1:
+        return text  # its agent says what it is
     heading = FACETS[facet][0] if facet in {"tool", "subgoal"} else in_words(facet)
-    return f"{heading.lower()} {value}"
+    return f"{heading.lower()} {text}"
 
 
 def _chosen(asked: PastQuery, *names: str) -> dict[str, str]:
@@ -374,8 +380,13 @@ def _in_words(name: str, value: str) -> str:
 
 def _choice(name: str, value: str) -> dict[str, str]:
     """The fields of the question that choose a value of a facet."""
-    agent, beside, version = value.rpartition(BESIDE)
-    return {"agent": agent, "version": version} if beside else {name: value}
+    of, beside, each = value.rpartition(BESIDE)
+    return {BELONGS_TO[name]: of, name: each} if beside else {name: value}
+
+
+def _beside(name: str, choice: Mapping[str, str]) -> str:
+    of, each = choice[BELONGS_TO[name]], _in_words(name, choice[name]) or "unknown"
+    return f"{of} {each}" if name == "version" else f"{each} ({of})"
 
 
 def _value(asked: PastQuery, name: str, value: str, calls: int, *, most: int) -> dict[str, Any]:
@@ -386,7 +397,7 @@ def _value(asked: PastQuery, name: str, value: str, calls: int, *, most: int) ->
     if choice[name]:
         href = asked.query(**{name: ""} if is_chosen else choice)
     return {
-        "text": f"{choice['agent']} {words}" if len(choice) > 1 else words,
+        "text": words if len(choice) == 1 else _beside(name, choice),
         "calls": calls,
         "href": href,
         "is_chosen": is_chosen,
@@ -552,7 +563,7 @@ def _bad_time(site: Site, time: BadTime, now_ms: int) -> dict[str, Any]:
         "since": day_and_time(time.bad_since_ms),
         "until": "" if until_ms is None else day_and_time(until_ms),
         "lasted_ms": max(0, (now_ms if until_ms is None else until_ms) - time.bad_since_ms),
-        "wrong": wrong_in_words(time.trouble, time.stage),
+        "wrong": wrong_in_words(time),
         "whose": ", ".join([*tenants, *time.environments_affected]),
         "past": past_href(bad) if site.has_past else "",
         "compare": LotsQuery().between(before, bad),

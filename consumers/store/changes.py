@@ -30,6 +30,10 @@ LEAST_RESAMPLES: Final = 200
 MOST_DRAWS: Final = 5_000_000
 """Draws for one interval: some seconds. With many values fewer resamples are as good."""
 _TAIL: Final = 0.025
+LEAST_CALLS: Final = 5
+"""Calls of each lot below which no bootstrap says anything."""
+LEAST_CALLS_ALIKE: Final = 20
+"""The same of a lot whose values are all alike: the next one may be another in one call of seven."""
 MOST_DRAWS_OF_ALL: Final = 4_000_000
 """Draws for all intervals of one comparison: a second or two."""
 LEAST_DRAWS: Final = 20_000
@@ -45,8 +49,7 @@ class Change(NamedTuple):
         after: The same of the second.
         calls_before: Number of these calls.
         calls_after: The same of the second.
-        low: Lower end of the 95 % bootstrap interval of the change; None with fewer than two calls
-            in a lot.
+        low: Lower end of the 95 % interval of the change; None with too few calls in a lot.
         high: Its upper end.
         is_paired: Whether calls are resampled with both of their values: each value has a partner
             in the other lot.
@@ -78,6 +81,8 @@ def change_of(
     after: Sequence[float],
     pairs: Sequence[tuple[float, float]] = (),
     most_draws: int = MOST_DRAWS,
+    *,
+    is_share: bool | None = None,
 ) -> Change:
     """Compares the known values of one measure.
 
@@ -87,14 +92,20 @@ def change_of(
         after: Those of the second.
         pairs: Both values of the calls that are in both lots.
         most_draws: About how many values are drawn for the interval.
+        is_share: Whether the mean is the share of the calls that have something; None where the
+            name says it.
     """
+    if is_share is None:
+        is_share = measure_of(measure).unit == "share"
     is_paired = len(pairs) == len(before) == len(after)
     # of the same calls in another order it is the same
     before, after = sorted(before), sorted(after)
     lots = [[now - then for then, now in pairs]] if is_paired else [before, after]
     mean, mean_after = (sum(lot) / len(lot) if lot else None for lot in (before, after))
     low = high = None
-    if min(map(len, lots)) > 1:
+    if is_share and not is_paired and before and after and _are_shares(before, after):
+        low, high = interval_of_shares(before, after)
+    elif min(map(len, lots)) > 1 and (is_paired or _have_enough_calls(before, after)):
         low, high = interval(lots, most_draws)
     return Change(measure, mean, mean_after, len(before), len(after), low, high, is_paired)
 
@@ -130,6 +141,57 @@ def remark_on_chance(changes: Iterable[Change]) -> str | None:
         "called better or worse, higher or lower."
     )
 
+
+# How far two shares may be apart from chance alone. In few calls that all came out the same, a
+# bootstrap sees no chance at all: it draws the same again and again.
+
+
+def _are_shares(before: Sequence[float], after: Sequence[float]) -> bool:
+    """Whether calls either have it or not; or have parts of it, all of them the same in one lot."""
+    if not all(0.0 <= value <= 1.0 for lot in (before, after) for value in lot):
+        return False
+    is_binary = all(value in {0.0, 1.0} for lot in (before, after) for value in lot)
+    return is_binary or any(_is_constant(lot) for lot in (before, after))
+
+
+def _have_enough_calls(before: Sequence[float], after: Sequence[float]) -> bool:
+    if min(len(before), len(after)) < LEAST_CALLS:
+        return False
+    if before[0] == before[-1] == after[0] == after[-1]:
+        return True
+    return all(len(lot) >= LEAST_CALLS_ALIKE for lot in (before, after) if _is_constant(lot))
+
+
+def _is_constant(ascending: Sequence[float]) -> bool:
+    return ascending[0] == ascending[-1]
+
+
+def interval_of_shares(before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:
+    """Returns the 95 % interval of the difference of two shares, by Newcombe (1998, method 10) from
+    Wilson's interval of each.
+
+    Example:
+        >>> low, high = interval_of_shares([1.0] * 48 + [0.0] * 32, [1.0] * 56 + [0.0] * 14)
+        >>> round(low, 4), round(high, 4)  # as in the paper
+        (0.0524, 0.3339)
+        >>> low, high = interval_of_shares([1.0] * 6, [1.0] * 88 + [0.0] * 29)
+        >>> round(low, 2), round(high, 2)
+        (-0.33, 0.15)
+    """
+    p, q = (sum(lot) / len(lot) for lot in (before, after))
+    (p_low, p_high), (q_low, q_high) = _wilson(p, len(before)), _wilson(q, len(after))
+    return q - p - math.hypot(q - q_low, p_high - p), q - p + math.hypot(q_high - q, p - p_low)
+
+
+def _wilson(share: float, calls: int) -> tuple[float, float]:
+    z2 = _NORMAL**2 / calls
+    middle = share + z2 / 2
+    reach = math.sqrt(z2 * (share * (1 - share) + z2 / 4))
+    return (middle - reach) / (1 + z2), (middle + reach) / (1 + z2)
+
+
+_NORMAL: Final = 1.959964
+"""95 % of a normal distribution are within so many standard deviations."""
 
 # The bootstrap interval: how far a mean, or the difference of two, may be from chance alone.
 

@@ -233,7 +233,10 @@ def standouts(call: ReportedCall) -> tuple[Standout, ...]:
             [
                 Moment(
                     each.turn,
-                    "still going on" if each.turn == waits_in else seconds(each.length_ms),
+                    # the caller may have spoken again since an earlier one of the turn
+                    "still going on"
+                    if each.turn == waits_in and each is silences[-1]
+                    else seconds(each.length_ms),
                     each.length_ms,
                 )
                 for each in silences
@@ -350,7 +353,18 @@ def no_answer(call: ReportedCall, row: TurnRow) -> NoAnswer | None:
         if each.end_ms is not None
     )
     waited = seconds(max(0.0, until_ms - since_ms - asks_ms))
-    return NoAnswer(f"No answer: the caller waited {waited}, then {_ENDINGS[row.outcome]}")
+    said = f"No answer: the caller waited {waited}"
+    if asks_ms:
+        passed = seconds(max(0.0, until_ms - since_ms))
+        said = f"No answer in {passed}: the caller waited {waited} of it in silence"
+    return NoAnswer(f"{said}, then {_ENDINGS[row.outcome]}")
+
+
+def waits_now(call: ReportedCall) -> NoAnswer | None:
+    """The turn in which the caller waits for an answer now; None where he does not."""
+    waiting = call.row.waiting
+    row = None if waiting is None or call.is_over else call.row_of(waiting.turn)
+    return None if row is None else no_answer(call, row)
 
 
 def _going_on(call: ReportedCall, faults: Iterable[Standout]) -> str:
@@ -469,6 +483,8 @@ def nothing_stands_out(call: ReportedCall) -> str:
         "Nothing went wrong: " + ", ".join(f"no {fault}" for fault in known if known[fault]) + "."
     )
     unknown = [fault for fault in known if not known[fault]]
+    if call.is_over and call.progress is not None and call.progress.missing:
+        unknown.append(f"{call.progress.missing} of {counted(call.progress.subgoals, 'goal')}")
     return f"{said} Not known: {', '.join(unknown)}." if unknown else said
 
 

@@ -247,8 +247,9 @@ def compare(
     most of A.
 
     A measure is the mean of a column over the calls that are over and whose value is known. Its
-    change has a 95 % bootstrap interval, the same each time for the same calls; it is more than
-    chance if the interval does not contain 0.
+    change has a 95 % interval, the same each time for the same calls (of shares Newcombe's,
+    otherwise a bootstrap of 5 calls or more); it is more than chance if the interval does not
+    contain 0.
 
     With --before and --after, --by splits the calls: agent, version, tenant, environment,
     labels.pipeline_type, code_version (that of the evaluator), goals.goal_set or close_reason, or

@@ -129,7 +129,7 @@ def trials(
 
     With --compare two lots of calls stand side by side, as of two goal sets, prompts or versions of
     the agent: success, progress, each measure of a call and each of one's own (its mean in a call),
-    its change with a 95 % bootstrap interval (the same for the same trials), and for the calls that
+    its change with a 95 % interval (the same for the same trials, of five or more), and for the calls that
     both have, the subgoals that were won and lost, with the turn and, where recordings are
     compared, what was said and done in it.
 

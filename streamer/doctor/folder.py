@@ -148,6 +148,10 @@ def _log_finding(state: LogFileState) -> Finding:
     return Finding("log", Verdict.OK, f"{seen}; {counted(state.open_calls, 'call')} open")
 
 
+SILENT_WITH_CALLS_MS: Final = 60_000
+"""While calls are open, so long without an event is a finding: a caller or an agent speaks sooner."""
+
+
 def _newest_finding(state: LogFileState, now_ms: int) -> Finding:
     check = "producers"
     if state.newest_ms is None:
@@ -166,6 +170,14 @@ def _newest_finding(state: LogFileState, now_ms: int) -> Finding:
         f"the last event came {duration(age_ms - age_ms % 1_000)} ago; pages and `top` count from "
         "the newest score, which the end of a silence makes without an event"
     )
+    if state.open_calls and age_ms >= SILENT_WITH_CALLS_MS:
+        return Finding(
+            check,
+            Verdict.WARNING,
+            f"{counted(state.open_calls, 'call')} open, and {seen}",
+            "Nothing if these calls have ended without `call_ended`. Else see to the senders, their "
+            "address and token, and to the network.",
+        )
     if age_ms >= SILENT_MS:
         return Finding(
             check,

@@ -307,7 +307,7 @@ def _subgoal_changes(
     found = []
     for key in dict.fromkeys([*was, *now]):
         before, after = ([value for _, value in lot.get(key, ())] for lot in (was, now))
-        change = change_of(key[1], before, after, most_draws=draws_of_one(len(MEASURES)))
+        change = change_of(key[1], before, after, is_share=True)
         usual = round(change.before) if change.before is not None else None
         flipped = [call for call, value in now.get(key, ()) if usual is not None and value != usual]
         found.append(

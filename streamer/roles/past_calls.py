@@ -1,7 +1,7 @@
 """History as the pages of the console ask for it."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from operator import itemgetter
 from statistics import median
@@ -10,6 +10,7 @@ from typing import Any
 from consumers.console.pages import Site
 from consumers.console.past import (
     ASKED_COLUMNS,
+    BELONGS_TO,
     BESIDE,
     FACETS,
     ROWS,
@@ -39,13 +40,14 @@ from consumers.history.search import (
 )
 from consumers.history.settings import HistorySettings
 from consumers.runtime.process import SetupError, wall_clock_ms
-from consumers.store.changes import CALL_MEASURES, USUAL_SINCE, Lot, LotCalls
+from consumers.store.changes import CALL_MEASURES, USUAL_SINCE
 from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
 from schemas.columns import Flat
 from schemas.rows import CallRow
 from schemas.units import DAY_MS
 from streamer.history.comparison import (
+    DAYS_OF,
     lots_compared,
     lots_in,
     newest_pairs,
@@ -92,7 +94,7 @@ def _as_it_is(name: str) -> Computed[_Line]:
 _FIRST = ("labels.agent", "labels.version", "outcome")
 _UNTOLD = ("rank", "goals.digest", "goals.subgoals.result")
 """Columns that are read and not told: an order, and what `missed_subgoals` says in words."""
-_TABLE_COLUMNS = (*ASKED_COLUMNS, "ended_ms", "known_ms")
+_TABLE_COLUMNS = (*ASKED_COLUMNS, "ended_ms", "known_ms", "all_goals")
 PAST_CALL_COLUMNS: Sequence[Computed[_Line]] = (
     Computed(
         "began",
@@ -295,8 +297,11 @@ class StoredCalls:
             for name, calls in store.values(every, ["labels.agent"]):
                 agents[str(name)] += int(str(calls))
             versions = lots_in(store, since_ms, until_ms, asked.by or USUAL_BY, asked.agent)
-            pairs = newest_pairs(versions) if asked.by in {"", USUAL_BY} else _first(versions)
-            pair = next(pairs, None)
+            pair = None  # of two agents or tenants nobody asks which is better
+            if asked.by in {"", USUAL_BY}:
+                pair = next(newest_pairs(versions), None)
+            elif asked.by in DAYS_OF and len(versions) > 1:
+                pair = versions[1].lot, versions[0].lot
             lots = asked.lots() or pair
             return Versions(
                 lots_compared(store, asked.within(lots), now_ms) if lots else None,
@@ -342,12 +347,6 @@ def _labelled(question: CallSearch, label: str, labels: Iterable[tuple[str, str]
         if label
         else question
     )
-
-
-def _first(listed: Sequence[LotCalls]) -> Iterator[tuple[Lot, Lot]]:
-    """The two lots that are listed first, the second as the base: a day beside the one before."""
-    if len(listed) > 1:
-        yield listed[1].lot, listed[0].lot
 
 
 def _missing(store: HistoryStore, question: CallSearch, subgoal: str) -> CallSearch:
@@ -457,11 +456,12 @@ def _counts_of(counts: _Counts, asked: PastQuery, facet: str) -> list[tuple[str,
     found: Counter[str] = Counter()
     for of, calls in counts:
         if facet in of and all(_is_in(of[name], asked, name) for name in of if name != facet):
-            # a version belongs to its agent
-            whose = of["agent"][0] + BESIDE if facet == "version" and not asked.agent else ""
+            owner = BELONGS_TO.get(facet, "")
+            whose = of[owner][0] + BESIDE if owner and not getattr(asked, owner) else ""
             for value in of[facet]:
                 found[whose + value] += calls
-    if (chosen := getattr(asked, facet, "")) and (facet != "version" or asked.agent):
+    owner = BELONGS_TO.get(facet, "")
+    if (chosen := getattr(asked, facet, "")) and (not owner or getattr(asked, owner)):
         found.update(dict.fromkeys(chosen.split(",") if facet == "outcome" else [chosen], 0))
     return sorted(found.items(), reverse=True) if facet == "day" else found.most_common()
 
@@ -495,7 +495,9 @@ def _in_common(counts: _Counts, asked: PastQuery) -> list[tuple[str, str, float,
         for value, calls in _counts_of(counts, every, name):
             number = of_these.get(value, 0)
             share, other_share = number / these, (calls - number) / others
-            is_itself = name == "subgoal" and "goals_missed" in asked.trouble
+            is_itself = (name == "subgoal" and "goals_missed" in asked.trouble) or (
+                name == "tool" and "tool_fails" in asked.trouble
+            )
             is_open = value and not getattr(asked, name) and not is_itself
             if is_open and share - other_share >= LEAST_APART:
                 found.append((name, value, share, other_share))

@@ -351,6 +351,7 @@ class OneMachine:
         rows = await self.history.open_calls(
             () if self._measures is None else self._measures.uncounted()
         )
+        self.console.fleet.agents.counts_from_ms = wall_clock_ms()
         await self.console.put_rows(rows, [], {}, are_new=False)
         if self._measures is not None:
             self._measures.know(rows)

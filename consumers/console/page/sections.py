@@ -46,6 +46,7 @@ from consumers.view.contents import (
     used_in_words,
     value_in_words,
     verdict,
+    waits_now,
 )
 from consumers.view.words import (
     anchor_in_words,
@@ -867,6 +868,7 @@ def parts_of_page(call: ReportedCall, *, has_index: bool = False) -> dict[str, M
         has_index=has_index,
         labels=facts_of(call),
         verdict=verdict(call),
+        waits=waits_now(call),
         is_well=not any(each.is_fault for each in standouts(call)),
     )
     outstanding = render(

@@ -17,7 +17,7 @@ from consumers.console.serving import BAD_TIMES_NAME, CallPages
 from consumers.console.settings import ConsoleSettings
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.registry import Instruments
-from schemas.rows import Labels, Waiting
+from schemas.rows import Answer, Labels, Waiting
 from schemas.scores.running import SILENT_MS
 from schemas.scores.trouble import TroubleKind
 from schemas.units import MINUTE_MS, MS_PER_SECOND
@@ -127,6 +127,25 @@ def test_while_no_event_comes_it_grows_no_longer_and_it_ends_where_it_was_seen_l
         fleet.now(later_ms)
         (time,) = fleet.bad_times.newest_first
         assert time.bad_until_ms == AT_MS, "nobody knows more"
+
+
+def test_what_most_suffered_before_is_told_too() -> None:
+    fleet = Fleet()
+    slow = Answer(1, 6_000.0)
+    for name in "ab":
+        fleet.put_row(call_row(name, labels=V2, answer=slow, known_ms=AT_MS))
+    fleet.now(AT_MS)
+    for name in "abcde":
+        waiting = Waiting(2, AT_MS, 2)
+        fleet.put_row(call_row(name, labels=V2, waiting=waiting, known_ms=AT_MS, revision=5))
+    fleet.now(AT_MS + 30_000)
+    (time,) = fleet.bad_times.newest_first
+    assert (time.before, time.trouble) == (((TroubleKind.VERY_SLOW, None),), TroubleKind.MUTE)
+    shown = bad_times_page(SITE, [time], AT_MS)
+    assert "answers are slow, then callers get no answer" in shown
+    again = BadTimes()
+    again.read(fleet.bad_times.encode())
+    assert again.newest_first[0].before == time.before
 
 
 def test_it_is_worth_writing_when_it_begins_and_ends_and_once_a_minute() -> None:

@@ -359,7 +359,7 @@ def test_a_call_without_faults_has_a_verdict_too() -> None:
     [
         (
             {"dead_air": (Silence(1, AT_MS + 5_000, AT_MS + 8_000, 3_000),)},
-            "No answer: the caller waited 24.0 s, then the call ended",
+            "No answer in 25.0 s: the caller waited 24.0 s of it in silence, then the call ended",
         ),
         ({}, "No answer: the caller waited 22.0 s, then the call ended"),
         ({"user_sounds": ()}, "No answer: the call ended"),

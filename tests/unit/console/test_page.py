@@ -527,7 +527,7 @@ def test_an_open_turn_without_an_answer_has_its_words_and_the_time_of_the_wait()
         "open no answer yet, 0:05 Caller hello? Turn 2 No answer yet: the caller has waited for "
         "0:05 ."
     )
-    assert page.count(f'<time data-since="{AT_MS + 4_000}">') == 2
+    assert page.count(f'<time data-since="{AT_MS + 4_000}">') == 3
     assert '<li id="call-t2" class="turn first"' in page
 
 

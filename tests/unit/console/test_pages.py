@@ -464,3 +464,41 @@ def test_a_new_version_of_an_agent_is_marked_in_the_lines() -> None:
     assert 'class="mark"' not in boxes_of(restarted)["lines"]["line-calls"], "both may run for long"
     others = WantedCalls(agents=frozenset({"care"}))
     assert 'class="mark"' not in boxes_of(fleet, others)["lines"]["line-calls"]
+
+
+def test_the_worst_call_is_one_of_what_the_headline_names() -> None:
+    fleet = Fleet()
+    v1, v2 = (Labels(agent="desk", version=each) for each in ("1", "2"))
+    for number in range(8):
+        fleet.put_row(call_row(f"well-{number}", labels=v1))
+    fleet.put_row(call_row("other", labels=v1, waiting=Waiting(2, AT_MS - 60_000, 3)))
+    assert 'class="worst" href="./calls/other"' in boxes_of(fleet)["head"]["counts"]
+    for name in ("c", "d"):
+        end = {"state": "closed", "unanswered": 3, "waiting": Waiting(3, AT_MS - 9_000, 2)}
+        fleet.put_row(call_row(name, labels=v2, **end))
+    head = boxes_of(fleet)["head"]["counts"]
+    assert "desk 2" in head.partition("</a>")[0]
+    assert 'class="worst" href="./calls/c"' in head
+
+
+def test_healthy_calls_in_one_row_stand_with_those_that_are_well() -> None:
+    fleet = fleet_of([])
+    for number in range(8):
+        fleet.put_row(call_row(f"w{number}", labels=Labels(agent="desk")))
+    fleet.put_row(call_row("gone", labels=Labels(agent="desk"), state="closed"))
+    rows = list(boxes_of(fleet)["calls"])
+    assert rows.index("g-well") + 1 == next(
+        place for place, part in enumerate(rows) if part.startswith("ga-")
+    )
+    assert rows.index("g-over") > rows.index("g-well") + 1
+
+
+def test_what_was_known_before_the_start_is_in_no_figure() -> None:
+    fleet = Fleet()
+    fleet.agents.counts_from_ms = AT_MS
+    for known_ms in (AT_MS - 60_000, AT_MS):
+        fleet.put_row(turn_row(1, wait_ms=900.0, known_ms=known_ms, news=("wait",)))
+    fleet.put_row(call_row("c", known_ms=AT_MS - 60_000, first_known_ms=AT_MS - 120_000))
+    waits = boxes_of(fleet)["lines"]["line-wait"]
+    assert f"since {time_of_day(AT_MS)[:5]} UTC" in waits
+    assert fleet.agents.figures(EVERY_CALL)[0].turns_answered == 1

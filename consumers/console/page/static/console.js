@@ -273,11 +273,12 @@
     const there = document.getElementById(id);
     if (there && words) words.scrollTop += there.getBoundingClientRect().top - words.getBoundingClientRect().top - 8;
   };
-  const choose = (id) => {
+  const choose = (id, isAsked = true) => {
     turn = id;
     note("turn", id.replace(/^.*-t/, ""));
     towards(id);
-    words.scrollIntoView({ block: "nearest" });
+    // a link with a turn shows what was wrong first, if the words are in sight
+    if (isAsked || words.getBoundingClientRect().top > innerHeight - 160) words.scrollIntoView({ block: "nearest" });
     wordsOf(id);
     hearFrom(id);
     mark();
@@ -384,7 +385,7 @@
     },
     // What is wrong now, the address of its calls, that of all of them also later, and the worst.
     now: () => {
-      const head = document.getElementById("counts"), worst = document.querySelector("#calls tr:is(.urgent, .bad) a");
+      const head = document.getElementById("counts"), worst = head.querySelector("a.worst");
       const said = [".verdict", "p:has(> strong)"].map((each) => head.querySelector(each).textContent.trim());
       const link = (head.querySelector(".verdict a") || location).href, later = head.querySelector(".verdict a.past");
       return [...said, link, ...(later ? [`Also later: ${later.href}`] : []), ...(worst ? [`Worst call: ${worst.href}`] : [])].join("\n");
@@ -415,7 +416,7 @@
 
   if (pauseButton) pauseButton.addEventListener("click", () => pause(!isPaused));
   const first = document.querySelector(".turn.first");
-  if (words && /^\d{1,6}$/.test(asked.get("turn") || "")) choose(`call-t${asked.get("turn")}`);
+  if (words && /^\d{1,6}$/.test(asked.get("turn") || "")) choose(`call-t${asked.get("turn")}`, false);
   else if (first && !location.hash) { towards(first.id); wordsOf(first.id); }
   local(document);
   if (streamAddress) { if (!isBack) connect(); setInterval(tick, 1000); }

@@ -173,7 +173,7 @@ def test_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     writer = SqliteHistory(tmp_path, writes=True)
-    calls = [call(f"a{n}") for n in range(2)] + [call(f"b{n}", NOON_MS + DAY_MS) for n in range(3)]
+    calls = [call(f"a{n}") for n in range(5)] + [call(f"b{n}", NOON_MS + DAY_MS) for n in range(6)]
     runs = next(row for row in call("runs") if isinstance(row, CallRow))
     writer.write(batch([*(row for rows in calls for row in rows), runs]))
     writer.close()
@@ -181,7 +181,7 @@ def test_the_command(
     days = ("--before", _day(NOON_MS), "--after", _day(NOON_MS + DAY_MS), "--folder", tmp_path)
     (group,) = json.loads(run(*days, "--by", "labels.agent,code_version", "--json").out)
     assert group["group"]["labels.agent"] == "desk"
-    assert (group["a"]["calls"], group["b"]["calls"]) == (2, 3)
+    assert (group["a"]["calls"], group["b"]["calls"]) == (5, 6)
     assert group["measures"]["dead_airs"]["change"] == 0
     assert group["measures"]["dead_airs"]["is_more_than_chance"] is False
     ended = run(*days)

@@ -9,13 +9,13 @@ from contextlib import closing
 from datetime import UTC, date, datetime
 from pathlib import Path
 from random import Random
-from statistics import mean, variance
+from statistics import NormalDist, mean, variance
 
 import pytest
 from msgspec import structs
 
 from consumers.console.pages import Site
-from consumers.console.past import LotsQuery, PastQuery, versions_page
+from consumers.console.past import BESIDE, LotsQuery, PastQuery, versions_page
 from consumers.history.settings import HistorySettings
 from consumers.history.sqlite import SqliteHistory
 from consumers.runtime.process import SetupError, wall_clock_ms
@@ -28,8 +28,10 @@ from consumers.store.changes import (
     ComparedMeasure,
     Comparison,
     Lot,
+    change_of,
     ends,
     judgement,
+    measure_of,
     more_calls,
     more_calls_in_words,
 )
@@ -149,14 +151,67 @@ def test_the_figures_are_those_of_a_computation_by_hand(found: Comparison) -> No
         before, after = (mean(float(str(each)) for each in lot) for lot in values)
         assert (seen.before, seen.after) == pytest.approx((before, after))
         assert seen.change == pytest.approx(after - before)
-        half = 1.96 * math.sqrt(
-            sum(variance([float(str(each)) for each in lot]) / 20 for lot in values)
-        )
+        if measure_of(name).unit == "share":
+            (low, high), (low_after, high_after) = (
+                ends_by_hand(each, 20) for each in (before, after)
+            )
+            below = math.sqrt((after - low_after) ** 2 + (high - before) ** 2)
+            above = math.sqrt((high_after - after) ** 2 + (before - low) ** 2)
+            near = 1e-6
+        else:
+            below = above = 1.96 * math.sqrt(
+                sum(variance([float(str(each)) for each in lot]) / 20 for lot in values)
+            )
+            near = 0.25 * below + 1e-9
         assert seen.low is not None
         assert seen.high is not None
         assert (seen.low, seen.high) == pytest.approx(
-            (after - before - half, after - before + half), abs=0.25 * half + 1e-9
+            (after - before - below, after - before + above), abs=near
         )
+
+
+def ends_by_hand(share: float, calls: int) -> tuple[float, float]:
+    """Between which true shares it is no further off than 95 % of such samples are: where (share -
+    true)^2 = 1.96^2 true (1 - true) / calls.
+    """
+    z2 = NormalDist().inv_cdf(0.975) ** 2 / calls
+    a, b, c = 1 + z2, -(2 * share + z2), share**2
+    root = math.sqrt(b * b - 4 * a * c)
+    return (-b - root) / (2 * a), (-b + root) / (2 * a)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "judged"),
+    [
+        ([1.0] * 6, [1.0] * 88 + [0.0] * 29, "unclear"),  # by chance 6 of 6 are no rarity
+        ([1.0] * 4, [1.0] * 26, "unclear"),
+        ([1.0] * 100, [1.0] * 100, "no different"),
+        ([0.0] * 30, [1.0] * 12, "better"),
+        ([1.0], [1.0], "unclear"),
+    ],
+)
+def test_a_few_calls_that_all_came_out_the_same_prove_little(
+    before: list[float], after: list[float], judged: str
+) -> None:
+    found = change_of("success", before, after)
+    assert judgement(SUCCESS, found) == judged
+    assert change_of("any subgoal", before, after, is_share=True)[1:] == found[1:]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_known"),
+    [
+        ([900.0, 1000.0, 950.0, 800.0], [1.0, 2.0, 3.0, 4.0, 5.0], False),
+        ([900.0, 1000.0, 950.0, 800.0, 1.0], [1.0, 2.0, 3.0, 4.0, 5.0], True),
+        ([0.0] * 19, [1.0, 0.0, 3.0, 0.0, 0.0], False),
+        ([0.0] * 20, [1.0, 0.0, 3.0, 0.0, 0.0], True),
+        ([0.0] * 5, [0.0] * 5, True),
+    ],
+)
+def test_a_bootstrap_needs_some_calls_and_many_where_all_are_alike(
+    before: list[float], after: list[float], is_known: bool
+) -> None:
+    assert (change_of("p50_ms", before, after).low is not None) == is_known
 
 
 def test_the_figures_are_those_of_trials(found: Comparison) -> None:
@@ -464,7 +519,11 @@ def test_more_calls_are_as_many_as_a_difference_of_this_size_needs(
 def test_past_counts_missed_subgoals_and_finds_their_calls(folder: Path) -> None:
     past = StoredCalls(HistorySettings(folder=folder))
     asked = PastQuery(since="30d")
-    facets = dict(past.find(asked).facets["subgoal"])
+    counted = past.find(asked).facets["subgoal"]
+    facets = {subgoal: calls for of, calls in counted for _, _, subgoal in [of.partition(BESIDE)]}
+    assert {of.partition(BESIDE)[0] for of, _ in counted} == {SET.goal_set["id"]}
+    of_set = asked.model_copy(update={"goal_set": SET.goal_set["id"]})
+    assert dict(past.find(of_set).facets["subgoal"]) == facets, "then its name is enough"
     for place, subgoal in enumerate(SET.goal_set["subgoals"][:2]):
         missed = {
             row.conversation_id
