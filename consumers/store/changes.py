@@ -530,7 +530,8 @@ def more_calls(measure: ComparedMeasure, change: Change) -> int:
     # on which side of 0 the interval is, or that its bad end is within the limit
     good = apart * measure.better if measure.better else -abs(apart)
     told_from = max(abs(apart), limit + good)
-    return max(1, math.ceil(least * ((change.high - change.low) / 2 / told_from) ** 2) - least)
+    reach = max(change.high - apart, apart - change.low)  # that of shares is wider on one side
+    return max(1, math.ceil(least * (reach / told_from) ** 2) - least)
 
 
 def _matters(measure: ComparedMeasure, change: Change) -> float:

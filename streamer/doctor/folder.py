@@ -77,7 +77,7 @@ def _findings(settings: Settings, folder: Path) -> Iterator[Finding]:
         )
         return
     yield _log_finding(state)
-    yield _newest_finding(state, wall_clock_ms())
+    yield newest_finding(state, wall_clock_ms())
     history = history_of(folder, settings)
     if broken := sorted(path.name for path in history.glob("*.broken-*")):
         seen = f"set aside in {history} as damaged: {', '.join(broken)}; their calls are not found"
@@ -152,7 +152,8 @@ SILENT_WITH_CALLS_MS: Final = 60_000
 """While calls are open, so long without an event is a finding: a caller or an agent speaks sooner."""
 
 
-def _newest_finding(state: LogFileState, now_ms: int) -> Finding:
+def newest_finding(state: LogFileState, now_ms: int) -> Finding:
+    """Whether events come, and lately enough for the calls that are open."""
     check = "producers"
     if state.newest_ms is None:
         what_to_do = (

@@ -8,6 +8,7 @@ import typer
 from aiokafka import TopicPartition
 
 from consumers.engine.limits import LimitSettings
+from consumers.log.file import LogFileState
 from schemas.topics import MAX_TRANSACTION_MS, TOPICS
 from streamer.cli import doctor as cli_doctor
 from streamer.cluster.facts import ClusterFacts, GroupFacts, LogBounds
@@ -21,6 +22,7 @@ from streamer.doctor.findings import (
     topic_findings,
     topic_setting_findings,
 )
+from streamer.doctor.folder import newest_finding
 from streamer.settings.all_settings import Settings
 
 SETTINGS = Settings(topic_prefix="x.")
@@ -256,3 +258,21 @@ def test_wrong_settings_are_a_finding(
     assert ended.value.exit_code == 1
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(line["check"], line["verdict"]) for line in told] == [("settings", "wrong")] * 2
+
+
+@pytest.mark.parametrize(
+    ("open_calls", "ago_ms", "verdict", "said"),
+    [
+        (0, 61_000, Verdict.OK, "the last event came 1 min 1 s ago"),
+        (6, 59_000, Verdict.OK, "the last event came 59 s ago"),
+        (6, 61_000, Verdict.WARNING, "6 calls open, and the last event came 1 min 1 s ago"),
+        (0, 600_000, Verdict.WARNING, "the last event came 10 min"),
+    ],
+)
+def test_calls_that_are_open_while_no_event_comes_are_not_well(
+    open_calls: int, ago_ms: int, verdict: Verdict, said: str
+) -> None:
+    now_ms = 1_790_000_000_000
+    found = newest_finding(LogFileState(1_000, open_calls, now_ms - ago_ms), now_ms)
+    assert (found.check, found.verdict) == ("producers", verdict)
+    assert said in found.seen

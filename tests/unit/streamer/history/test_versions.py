@@ -500,6 +500,7 @@ def test_calls_are_listed_by_week_and_of_one_agent_alone(folder: Path) -> None:
     ("measure", "change", "low", "high", "more"),
     [
         (SUCCESS, 0.0, -0.1, 0.1, 120),  # none is seen: that less than 5 points matter, both ways
+        (SUCCESS, -0.27, -0.35, 0.23, 98),  # of shares the end at 0 is the one that is far
         (SUCCESS, -0.04, -0.08, 0.0, 1),  # the next calls tell on which side of 0 it is
         (WAIT, 60.0, -40.0, 160.0, 72),  # on which side of 0 it is
         (WAIT, -60.0, -280.0, 160.0, 36),  # that it is slower by less than matters, at most
