@@ -455,6 +455,7 @@ class _Sums:
 
     __slots__ = (
         "_failed",
+        "_has_new_tools",
         "_interrupted",
         "_numbers",
         "_uses",
@@ -475,6 +476,7 @@ class _Sums:
         self._numbers: Counter[str] = Counter()  # of fields of the row
         self._failed: Counter[str] = Counter()
         self._uses: dict[str, _Uses] = {}
+        self._has_new_tools = False
 
     def replace(self, turn: int, before: _Part | None, now: _Part) -> None:
         """Has a turn count as it is now."""
@@ -501,6 +503,7 @@ class _Sums:
         self._numbers["unanswered"] += sign * part.has_no_answer
         self._numbers["tool_calls"] += sign * part.tools_left_out
         for use in part.tools:
+            self._has_new_tools = True
             self._numbers["tool_calls"] += sign * (use.outcome is not None)
             if use.outcome in FAILED_USES:
                 self._failed[use.tool] += sign
@@ -521,6 +524,11 @@ class _Sums:
         call.interrupted_turns = tuple(self._interrupted[-MAX_LISTED_TURNS:])
         call.dead_airs, call.dead_air_turns = len(silent), tuple(silent[-MAX_LISTED_TURNS:])
         call.tool_calls = numbers["tool_calls"]
+        if self._has_new_tools:
+            self._has_new_tools = False
+            self._write_tools(call)
+
+    def _write_tools(self, call: CallRow) -> None:
         used = sorted(tool for tool, uses in self._uses.items() if uses.failed or uses.others)
         failed = [tool for tool in used if self._failed[tool]][:MAX_LISTED_TOOLS]
         if len(used) > MAX_LISTED_TOOLS:  # each that failed was used
