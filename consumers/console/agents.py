@@ -243,7 +243,7 @@ class _Kept:
     """Since when each call is in trouble that is so now, or ended so lately."""
     mostly: _Wrong = (None, None)
     before: tuple[_Wrong, ...] = ()
-    """What it was mostly before that, in this bad time."""
+    """The earlier values of `mostly` in this bad time, in order."""
     bad_seen_ms: int = 0
     """When it was found bad last."""
     calls: int = 0

@@ -81,7 +81,7 @@ class BadTimes:
         self.edition = 0
         self._kept: OrderedDict[_Key, BadTime] = OrderedDict()
         self._told: dict[_Key, dict[str, Any]] = {}
-        """Those that agents tell of now, as they told it last."""
+        """The bad times that agents tell of now, as they told them last."""
         self._written_ms: dict[_Key, int] = {}
         """When those that last were worth writing last."""
 

@@ -411,8 +411,8 @@ agent have no alert.
 
 
 def wrong_in_words(of: AgentNow | BadTime) -> str:
-    """What most calls of a bad version of an agent suffer, and the stage behind it, after what most
-    suffered before in the same time; empty where nobody knows.
+    """Says what most calls of a bad version suffer, and the stage behind it. What most suffered
+    earlier in the same time comes first. Empty where nobody knows.
     """
     said = []
     for trouble, stage in (*of.before, (of.trouble, of.stage)):

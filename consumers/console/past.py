@@ -651,7 +651,7 @@ USUAL_BY: Final = "version"
 BY: Final = (USUAL_BY, "agent", "tenant", "environment", "day", "week")
 """The ways in which calls can be listed."""
 _ONE_AFTER_THE_OTHER: Final = (USUAL_BY, "day", "week")
-"""Those in which a lot has one before it."""
+"""The ways of listing in which each lot follows another one."""
 MOST_OFFERED: Final = 12
 """Agents that are offered to be listed alone, those with most calls."""
 
