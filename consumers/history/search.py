@@ -145,8 +145,8 @@ _CONDITION: Final = re.compile(
 MAX_ROWS: Final = 10_000
 """Most calls of one answer: what a person or a table can hold."""
 MAX_RESULTS: Final = 300
-"""So many results of goal sets are told apart: a set has some tens of them, and a parameter of
-ClickHouse holds 128 kB.
+"""A question names no more results of goal sets than this: a set has some tens of them, and a
+parameter of ClickHouse holds 128 kB.
 """
 MAX_TEXT_CHARS: Final = 200
 """Longest text of a condition or of a search for words."""
