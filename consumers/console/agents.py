@@ -31,6 +31,8 @@ MAX_WAIT_MS: Final = 600_000
 """Longer waits count as this long, so a minute has a bounded number of different ones."""
 MAX_AFFECTED: Final = 10_000
 """Calls counted as affected by one bad time; more are as good as this many."""
+MOST_WHOSE: Final = 3
+"""Tenants and environments that a bad time names."""
 BAD_SHARE: Final = 0.1
 """Share of calls in trouble from which a version is bad: of many calls one or two are always in
 trouble.
@@ -167,6 +169,53 @@ class Figures(Struct, frozen=True, kw_only=True):
         return self.turns_unanswered / self.turns if self.turns else None
 
 
+class BadTime(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A time in which a version of an agent is bad, or was.
+
+    Attributes:
+        agent: Its name.
+        version: Its version; null where its calls name none.
+        since_ms: Since when it is bad.
+        until_ms: Until when it was: the end of its last bad call, or when few of those that run
+            were left in trouble; null while it is bad.
+        ended_with_call: Whether it was the former: nobody knows then how the next call will be.
+        calls_affected: Calls that were in trouble, or ended badly, in that time.
+        affected_began_ms: When the first of them began.
+        calls_meanwhile: Calls that it had in that time.
+        tenants_affected: The tenants that had most of those affected, each with how many.
+        tenants_more: How many more tenants had some.
+        environments_affected: Their environments, that with the most first.
+        before: What most of its bad calls suffered earlier in that time: trouble and stage, in
+            order.
+        trouble: The worst trouble of most of its bad calls, `very_slow` for `slow` and `silent` for
+            `dead_air`; it stays while it is that of nearly as many calls as any other.
+        stage: The slowest stage of their answers; null where they are not slow, or nobody knows.
+        seen_ms: When it was seen last, by the broker's clock in epoch ms, if it is one of those
+            that are kept.
+    """
+
+    agent: str
+    version: str | None = None
+    since_ms: int
+    until_ms: int | None = None
+    ended_with_call: bool = False
+    calls_affected: int
+    affected_began_ms: int | None = None
+    calls_meanwhile: int
+    tenants_affected: tuple[tuple[str, int], ...] = ()
+    tenants_more: int = 0
+    environments_affected: tuple[str, ...] = ()
+    before: tuple[_Wrong, ...] = ()
+    trouble: TroubleKind | None = None
+    stage: Stage | None = None
+    seen_ms: int = 0
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it goes on."""
+        return self.until_ms is None
+
+
 class AgentNow(Figures, frozen=True, kw_only=True):
     """One version of an agent as it is now: its calls, and its figures of the last quarter of an
     hour.
@@ -176,21 +225,7 @@ class AgentNow(Figures, frozen=True, kw_only=True):
         version: Its version; null where its calls name none.
         waits_p95_ms: The wait that 95 % do not exceed, by minute, the newest last; null for a
             minute without an answer.
-        bad_since_ms: Since when it is bad, or was until a quarter of an hour ago; null otherwise.
-        bad_until_ms: Until when it was bad: the end of its last bad call, or when few of those that
-            run were left in trouble; null while it is bad, and otherwise.
-        ended_with_call: Whether it was the former: nobody knows then how the next call will be.
-        calls_affected: Calls that were in trouble, or ended badly, in that time.
-        affected_began_ms: When the first of them began; null without any.
-        calls_meanwhile: Calls that it had in that time.
-        tenants_affected: Each tenant with how many of those affected, that with the most first.
-        environments_affected: Their environments, that with the most first.
-        before: What most of its bad calls suffered earlier in that time: trouble and stage, in
-            order.
-        trouble: The worst trouble of most of its bad calls, `very_slow` for `slow` and `silent` for
-            `dead_air`; it stays while it is that of nearly as many calls as any other. Null if the
-            version is not bad.
-        stage: The slowest stage of their answers; null where they are not slow, or nobody knows.
+        bad: The time in which it is bad, or was until a quarter of an hour ago; null without one.
         calls_answered: Running calls with an answer.
         calls_slow: How many of them had a newest answer so slow that it is a trouble by itself.
         slowest_ms: The longest of these waits; null without any.
@@ -201,17 +236,7 @@ class AgentNow(Figures, frozen=True, kw_only=True):
     agent: str
     version: str | None
     waits_p95_ms: tuple[float | None, ...]
-    bad_since_ms: int | None
-    bad_until_ms: int | None
-    ended_with_call: bool
-    calls_affected: int
-    affected_began_ms: int | None
-    calls_meanwhile: int
-    tenants_affected: tuple[tuple[str, int], ...]
-    environments_affected: tuple[str, ...]
-    before: tuple[_Wrong, ...]
-    trouble: TroubleKind | None
-    stage: Stage | None
+    bad: BadTime | None
     calls_answered: int
     calls_slow: int
     slowest_ms: float | None
@@ -221,7 +246,7 @@ class AgentNow(Figures, frozen=True, kw_only=True):
     @property
     def is_bad(self) -> bool:
         """Whether it is bad now."""
-        return self.bad_since_ms is not None and self.bad_until_ms is None
+        return self.bad is not None and self.bad.lasts
 
 
 @dataclass(slots=True)
@@ -321,6 +346,31 @@ class _Kept:
             was_short = self.bad_until_ms - self.bad_since_ms < PAUSE_MS
             if now_ms - self.bad_until_ms > (PAUSE_MS if was_short else WINDOW_MS):
                 self.forget_bad()
+
+    def bad_time(self, version: Version) -> BadTime | None:
+        """The bad time that is told; None without one."""
+        if self.bad_since_ms is None:
+            return None
+        whose = self.affected.values()
+        tenants = _most(each.tenant for each in whose)
+        return BadTime(
+            agent=version[0],
+            version=version[1],
+            since_ms=self.bad_since_ms,
+            until_ms=self.bad_until_ms,
+            ended_with_call=self.ended_with_call,
+            calls_affected=len(self.affected),
+            affected_began_ms=self.affected_began_ms,
+            calls_meanwhile=max(self.calls_meanwhile, len(self.affected)),
+            tenants_affected=tuple(tenants[:MOST_WHOSE]),
+            tenants_more=max(0, len(tenants) - MOST_WHOSE),
+            environments_affected=tuple(
+                name for name, _ in _most(each.environment for each in whose)[:MOST_WHOSE]
+            ),
+            before=self.before,
+            trouble=self.mostly[0],
+            stage=self.mostly[1],
+        )
 
     def forget_bad(self) -> None:
         """Forgets the bad time."""
@@ -478,19 +528,7 @@ class Agents:
             agent=version[0],
             version=version[1],
             waits_p95_ms=tuple(each.wait_ms(95) for each in minutes),
-            bad_since_ms=kept.bad_since_ms,
-            bad_until_ms=kept.bad_until_ms,
-            ended_with_call=kept.ended_with_call,
-            calls_affected=len(kept.affected),
-            affected_began_ms=kept.affected_began_ms if kept.affected else None,
-            calls_meanwhile=max(kept.calls_meanwhile, len(kept.affected)) if kept.affected else 0,
-            tenants_affected=tuple(_most(each.tenant for each in kept.affected.values())),
-            environments_affected=tuple(
-                name for name, _ in _most(each.environment for each in kept.affected.values())
-            ),
-            before=kept.before,
-            trouble=kept.mostly[0],
-            stage=kept.mostly[1],
+            bad=kept.bad_time(version),
             calls_answered=of.answered,
             calls_slow=len(of.slow_ms),
             slowest_ms=max(of.slow_ms, default=None),
@@ -603,8 +641,8 @@ def _held(counts: Counter[_Named], held: _Named) -> _Named:
 
 
 def _most(names: Iterable[str]) -> list[tuple[str, int]]:
-    """Each name with how often it is there, that with the most first."""
-    return Counter(names).most_common()
+    """Each name that is known, with how often it is there; that with the most first."""
+    return Counter(name for name in names if name != "unknown").most_common()
 
 
 def _worst_first(each: AgentNow) -> tuple[object, ...]:

@@ -8,8 +8,7 @@ from typing import Any, Final, Literal
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
-from consumers.console.agents import AgentNow, Figures
-from consumers.console.bad_times import BadTime
+from consumers.console.agents import AgentNow, BadTime, Figures
 from consumers.console.fleet import Fleet
 from consumers.console.pages import names_of
 from consumers.store.rows import StoredCall

@@ -15,13 +15,12 @@ from markupsafe import Markup
 from consumers.console.agents import (
     BAD_SHARE,
     MINUTES,
-    WINDOW_MS,
     AgentNow,
+    BadTime,
     Figures,
     Version,
     version_of,
 )
-from consumers.console.bad_times import BadTime
 from consumers.console.fleet import Fleet
 from consumers.console.page.rendering import ICON, kept, render
 from consumers.console.page.sections import parts_of_page
@@ -340,7 +339,7 @@ def _doubt(now: AgentNow) -> str:
     """Says why a version may be bad while too few of its calls are in trouble to call it so; empty
     without a reason.
     """
-    if now.bad_since_ms is not None:
+    if now.bad is not None:
         return ""
     if now.slowest_ms is not None and 2 * now.calls_slow >= now.calls_answered:
         answered = counted(now.calls_answered, "answered call")
@@ -356,18 +355,13 @@ def _head(site: Site, fleet: Fleet, shown: ShownCalls, wanted: WantedCalls) -> s
         "left out": (fleet.table.calls_dropped, "call"),
     }
     chosen = [each for each in fleet.agents.now if not wanted.agents or _is_chosen(each, wanted)]
-    bad = [
-        each
-        for each in chosen
-        if each.is_bad or (each.bad_until_ms or 0) > fleet.agents.at_ms - WINDOW_MS
-    ]
+    bad = [each for each in chosen if each.bad is not None]
     return render(
         "now_head.html",
         shown=shown,
-        bad=[_bad(each, fleet) for each in bad[:MOST_NAMED]],
+        bad=[_bad(each, each.bad, fleet) for each in bad[:MOST_NAMED] if each.bad is not None],
         doubts=[(each, doubt) for each in chosen if (doubt := _doubt(each))][:MOST_NAMED],
         has_past=site.has_past,
-        most_tenants=MOST_NAMED,
         others=len(bad) - MOST_NAMED,
         left_out=", ".join(f"{counted(*of)} {how}" for how, of in left_out.items() if of[0]),
         running=sum(each.calls_running for each in fleet.agents.now),
@@ -410,7 +404,7 @@ agent have no alert.
 """
 
 
-def wrong_in_words(of: AgentNow | BadTime) -> str:
+def wrong_in_words(of: BadTime) -> str:
     """Says what most calls of a bad version suffer, and the stage behind it. What most suffered
     earlier in the same time comes first. Empty where nobody knows.
     """
@@ -426,19 +420,19 @@ def _stage_in_words(stage: Stage | None) -> str:
     return "" if stage is None else STAGE_WORDS[stage].partition(",")[0]
 
 
-def _bad(now: AgentNow, fleet: Fleet) -> dict[str, Any]:
+def _bad(now: AgentNow, bad: BadTime, fleet: Fleet) -> dict[str, Any]:
     """A bad version of an agent for the headline: it, its id, the address of its calls, what most
     of its bad calls suffer, the alert about that, and the steps of its runbook: to roll it back
     first if the version before is well and gets no calls yet, then that of the slowest stage; and
     that version, the addresses where the two are compared and where its calls stay, whether calls go to another version by
     now, and how that one does.
     """
-    _, alert = _WRONG.get(now.trouble, ("", ""))
-    stage = _stage_in_words(now.stage)
+    _, alert = _WRONG.get(bad.trouble, ("", ""))
+    stage = _stage_in_words(bad.stage)
     others = [each for each in fleet.agents.now if each.agent == now.agent and each.version]
     older = [each for each in others if (each.first_call_ms or 0) < (now.first_call_ms or 0)]
     before = max(older, key=lambda each: each.first_call_ms or 0, default=None)
-    if before is not None and (before.bad_since_ms is not None or not now.version):
+    if before is not None and (before.bad is not None or not now.version):
         before = None
     known = fleet.what_to_do.get(alert, ())
     general = [step for step in known if step.startswith(ROLL_BACK)]
@@ -449,7 +443,7 @@ def _bad(now: AgentNow, fleet: Fleet) -> dict[str, Any]:
     quiet_ms = fleet.agents.at_ms - (now.last_call_ms or 0)
     newest_ms = max((each.last_call_ms or 0 for each in others), default=0)
     is_replaced = quiet_ms > QUIET_MS and newest_ms > (now.last_call_ms or 0)
-    if not stage and now.trouble in {TroubleKind.SLOW, TroubleKind.VERY_SLOW}:
+    if not stage and bad.trouble in {TroubleKind.SLOW, TroubleKind.VERY_SLOW}:
         steps = ["Open a slow call: its turn says what took the time.", *steps]
     if is_replaced:
         steps = [f"New calls get another version: see the last of {now.version} end.", *steps]
@@ -464,14 +458,14 @@ def _bad(now: AgentNow, fleet: Fleet) -> dict[str, Any]:
         others_now = f"{newest.version}: {counted(newest.calls_running, 'call')} now, {of_it}."
     part, href = _place_of(now.agent, now.version)
     whose = {"agent": now.agent} | ({"version": now.version} if now.version else {})
-    since_ms = now.affected_began_ms or now.bad_since_ms or 0
+    since_ms = bad.affected_began_ms or bad.since_ms
     lots = {"a_agent": now.agent, "a_version": before.version} if before else {}
     lots |= {"b_agent": now.agent, "b_version": now.version}
     return {
         "now": now,
         "part": part,
         "href": href,
-        "wrong": wrong_in_words(now),
+        "wrong": wrong_in_words(bad),
         "alert": alert,
         "steps": steps,
         "before": before,
@@ -479,7 +473,7 @@ def _bad(now: AgentNow, fleet: Fleet) -> dict[str, Any]:
         "past": f"./past?{urlencode(whose | {'since': day_and_time(since_ms)[:16]})}",
         "is_replaced": is_replaced,
         "others_now": others_now,
-        "has_ended": now.calls_meanwhile > now.calls_running,
+        "has_ended": bad.calls_meanwhile > now.calls_running,
     }
 
 

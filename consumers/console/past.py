@@ -10,7 +10,8 @@ from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from consumers.console.bad_times import MAX_BAD_TIMES, BadTime
+from consumers.console.agents import BadTime
+from consumers.console.bad_times import MAX_BAD_TIMES
 from consumers.console.page.drawing import Scale
 from consumers.console.page.rendering import render
 from consumers.console.page.sections import LETTERS, timeline, words_by_turn
@@ -547,8 +548,8 @@ def bad_times_page(site: Site, times: Sequence[BadTime], now_ms: int) -> str:
 
 
 def _bad_time(site: Site, time: BadTime, now_ms: int) -> dict[str, Any]:
-    until_ms = time.bad_until_ms
-    began_ms = min(time.affected_began_ms or time.bad_since_ms, time.bad_since_ms)
+    until_ms = time.until_ms
+    began_ms = min(time.affected_began_ms or time.since_ms, time.since_ms)
     since, day_before = (day_and_time(each)[:16] for each in (began_ms, began_ms - DAY_MS))
     # a call that began in its last minute is one of them
     until = "" if until_ms is None else day_and_time(until_ms + MINUTE_MS)[:16]
@@ -559,10 +560,10 @@ def _bad_time(site: Site, time: BadTime, now_ms: int) -> dict[str, Any]:
         tenants.append(f"others of {counted(time.tenants_more, 'more tenant')}")
     return {
         "time": time,
-        "part": "-".join(["t", str(time.bad_since_ms), *map(quote, (time.agent, bad.version))]),
-        "since": day_and_time(time.bad_since_ms),
+        "part": "-".join(["t", str(time.since_ms), *map(quote, (time.agent, bad.version))]),
+        "since": day_and_time(time.since_ms),
         "until": "" if until_ms is None else day_and_time(until_ms),
-        "lasted_ms": max(0, (now_ms if until_ms is None else until_ms) - time.bad_since_ms),
+        "lasted_ms": max(0, (now_ms if until_ms is None else until_ms) - time.since_ms),
         "wrong": wrong_in_words(time),
         "whose": ", ".join([*tenants, *time.environments_affected]),
         "past": past_href(bad) if site.has_past else "",

@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from consumers.console import agents as module
-from consumers.console.agents import MINUTES, PAUSE_MS, WINDOW_MS, AgentNow, Agents
+from consumers.console.agents import MINUTES, PAUSE_MS, WINDOW_MS, AgentNow, Agents, BadTime
 from consumers.console.fleet import Fleet
 from schemas.closed_sets import CloseReason, UnscoredReason
 from schemas.rows import Answer, CallRow, Labels, Unscored, Waiting
@@ -22,6 +22,11 @@ V1, V2 = Labels(agent="desk", version="1"), Labels(agent="desk", version="2")
 def agents_at(fleet: Fleet, at_ms: int = AT_MS) -> list[AgentNow]:
     fleet.now(at_ms)
     return fleet.agents.now
+
+
+def bad_time(found: AgentNow) -> BadTime:
+    assert found.bad is not None
+    return found.bad
 
 
 def failing(name: str, labels: Labels = V2, **more: object) -> CallRow:
@@ -47,13 +52,13 @@ def test_versions_of_an_agent_are_apart_and_the_bad_one_is_first() -> None:
         fleet.put_row(call_row(f"b{number}", labels=V2) if number > 1 else failing(f"b{number}"))
     bad, well = agents_at(fleet)
     assert (bad.agent, bad.version, bad.calls_running, bad.calls_in_trouble) == ("desk", "2", 5, 2)
-    assert (well.version, well.calls_running, well.calls_in_trouble, well.bad_since_ms) == (
+    assert (well.version, well.calls_running, well.calls_in_trouble, well.bad) == (
         "1",
         5,
         0,
         None,
     )
-    assert (bad.bad_since_ms, bad.calls_affected) == (AT_MS, 2)
+    assert (bad_time(bad).since_ms, bad_time(bad).calls_affected) == (AT_MS, 2)
 
 
 def test_while_no_event_of_any_call_comes_no_agent_becomes_bad_or_well() -> None:
@@ -66,7 +71,7 @@ def test_while_no_event_of_any_call_comes_no_agent_becomes_bad_or_well() -> None
     now = fleet.now(silent_ms)
     assert (now.silent_ms, now.age) == (SILENT_MS, "no event for 0:20")
     (found,) = fleet.agents.now
-    assert (found.calls_in_trouble, found.bad_since_ms) == (3, None), "nobody knows of them"
+    assert (found.calls_in_trouble, found.bad) == (3, None), "nobody knows of them"
     fleet.known.take_partition(0, silent_ms, event_ms=silent_ms)
     (found,) = agents_at(fleet, silent_ms)
     assert found.is_bad, "somebody sends, and these three wait"
@@ -106,8 +111,8 @@ def test_a_bad_time_that_is_over_is_told_as_it_was_and_does_not_begin_anew() -> 
             fleet.put_row(structs.replace(end, last_known_ms=AT_MS))
         for after_ms in range(0, WINDOW_MS - 20_000, 500):
             (found,) = agents_at(fleet, known_ms + after_ms)
-            assert (found.bad_since_ms, found.calls_affected) == (AT_MS - 90_000, 2)
-            assert found.bad_until_ms == AT_MS
+            assert (bad_time(found).since_ms, bad_time(found).calls_affected) == (AT_MS - 90_000, 2)
+            assert bad_time(found).until_ms == AT_MS
             if state == "ended" and after_ms >= 10_000:
                 break
 
@@ -157,35 +162,42 @@ def test_waits_and_unanswered_turns_count_in_their_minute_and_for_a_quarter_of_a
 def test_the_time_of_trouble_ends_when_few_calls_have_any_and_is_told_for_a_while() -> None:
     fleet = Fleet()
     fleet.put_row(failing("a"))
-    assert agents_at(fleet)[0].bad_since_ms == AT_MS
+    assert bad_time(agents_at(fleet)[0]).since_ms == AT_MS
     fleet.put_row(failing("b"))
     (found,) = agents_at(fleet, AT_MS + 5_000)
-    assert (found.bad_since_ms, found.calls_affected, found.is_bad) == (AT_MS, 2, True)
+    assert (bad_time(found).since_ms, bad_time(found).calls_affected, found.is_bad) == (
+        AT_MS,
+        2,
+        True,
+    )
     for number in range(20):  # two of 22 are fewer than one in ten
         fleet.put_row(call_row(f"well-{number}", labels=V2))
     (found,) = agents_at(fleet, AT_MS + 6_000)
-    assert (found.calls_in_trouble, found.bad_since_ms, found.bad_until_ms) == (
+    assert (found.calls_in_trouble, bad_time(found).since_ms, bad_time(found).until_ms) == (
         2,
         AT_MS,
         AT_MS + 6_000,
     )
-    assert (found.is_bad, found.calls_affected) == (False, 2)
+    assert (found.is_bad, bad_time(found).calls_affected) == (False, 2)
     fleet.put_row(failing("c"))
     (found,) = agents_at(fleet, AT_MS + 7_000)
-    assert (found.bad_since_ms, found.bad_until_ms, found.calls_affected) == (AT_MS, None, 3), (
-        "a short pause"
-    )
+    assert (bad_time(found).since_ms, bad_time(found).until_ms, bad_time(found).calls_affected) == (
+        AT_MS,
+        None,
+        3,
+    ), "a short pause"
     fleet.put_row(call_row("c", labels=V2, revision=1))
     agents_at(fleet, AT_MS + 8_000)
     fleet.put_row(failing("c", revision=2))
     (found,) = agents_at(fleet, AT_MS + 9_000 + PAUSE_MS)
-    assert (found.bad_since_ms, found.calls_affected) == (AT_MS + 9_000 + PAUSE_MS, 3), "a new time"
+    assert (bad_time(found).since_ms, bad_time(found).calls_affected) == (
+        AT_MS + 9_000 + PAUSE_MS,
+        3,
+    ), "a new time"
     fleet.put_row(call_row("c", labels=V2, revision=3))
     agents_at(fleet, AT_MS + 2 * PAUSE_MS)
     (found,) = agents_at(fleet, AT_MS + 2 * PAUSE_MS + WINDOW_MS + 1)
-    assert (found.bad_since_ms, found.bad_until_ms, found.calls_affected) == (None, None, 0), (
-        "forgotten"
-    )
+    assert found.bad is None, "forgotten"
 
 
 def test_one_call_in_trouble_makes_no_agent_bad_that_has_several() -> None:
@@ -205,13 +217,18 @@ def test_a_mute_agent_stays_at_the_top_when_its_callers_have_given_up() -> None:
     fleet.put_row(given_up("a"))
     fleet.put_row(given_up("b"))
     (bad, _) = agents_at(fleet, AT_MS + 1_000)
-    assert (bad.version, bad.calls_running, bad.calls_ended_badly, bad.calls_affected) == (
+    assert (
+        bad.version,
+        bad.calls_running,
+        bad.calls_ended_badly,
+        bad_time(bad).calls_affected,
+    ) == (
         "2",
         0,
         2,
         2,
     )
-    assert (bad.unanswered_share, bad.trouble) == (1.0, TroubleKind.MUTE)
+    assert (bad.unanswered_share, bad_time(bad).trouble) == (1.0, TroubleKind.MUTE)
     (later, *_) = (each for each in agents_at(fleet, AT_MS + 5 * MINUTE_MS) if each.version == "2")
     assert (later.calls_ended_badly, later.is_bad) == (2, False), "it is over, and still seen"
 
@@ -221,18 +238,22 @@ def test_a_bad_time_ends_with_its_last_bad_call_and_says_so() -> None:
     for name in ("a", "b"):
         fleet.put_row(call_row(name, labels=V2, waiting=Waiting(1, AT_MS - 4_000, 1)))
     (found,) = agents_at(fleet)
-    assert (found.bad_until_ms, found.trouble) == (None, TroubleKind.SILENT)
+    assert (bad_time(found).until_ms, bad_time(found).trouble) == (None, TroubleKind.SILENT)
     fleet.put_row(given_up("a", at_ms=AT_MS + 75_000))
     assert agents_at(fleet, AT_MS + 76_000)[0].is_bad, "another caller waits"
     fleet.put_row(given_up("b", at_ms=AT_MS + 77_000))
     for at_ms in (AT_MS + 78_000, AT_MS + 5 * MINUTE_MS):
         (found,) = agents_at(fleet, at_ms)
-        assert (found.bad_since_ms, found.bad_until_ms, found.ended_with_call) == (
+        assert (
+            bad_time(found).since_ms,
+            bad_time(found).until_ms,
+            bad_time(found).ended_with_call,
+        ) == (
             AT_MS - 4_000,
             AT_MS + 77_000,
             True,
         )
-        assert (found.calls_affected, found.trouble) == (2, TroubleKind.MUTE)
+        assert (bad_time(found).calls_affected, bad_time(found).trouble) == (2, TroubleKind.MUTE)
 
 
 def test_a_caller_who_hung_up_earlier_ends_no_bad_time_that_others_recover_from() -> None:
@@ -244,7 +265,7 @@ def test_a_caller_who_hung_up_earlier_ends_no_bad_time_that_others_recover_from(
     agents_at(fleet, AT_MS + 30_000)
     fleet.put_row(call_row("b", labels=V2, revision=1))
     (found,) = agents_at(fleet, AT_MS + 40_000)
-    assert (found.bad_until_ms, found.ended_with_call) == (AT_MS + 40_000, False)
+    assert (bad_time(found).until_ms, bad_time(found).ended_with_call) == (AT_MS + 40_000, False)
 
 
 def test_a_bad_time_that_calls_recover_from_ends_when_few_are_left_in_trouble() -> None:
@@ -253,7 +274,7 @@ def test_a_bad_time_that_calls_recover_from_ends_when_few_are_left_in_trouble() 
     agents_at(fleet)
     fleet.put_row(call_row("a", labels=V2, revision=1))
     (found,) = agents_at(fleet, AT_MS + 5_000)
-    assert (found.bad_until_ms, found.ended_with_call) == (AT_MS + 5_000, False)
+    assert (bad_time(found).until_ms, bad_time(found).ended_with_call) == (AT_MS + 5_000, False)
 
 
 def test_a_bad_version_says_what_most_of_its_calls_suffer_and_of_which_tenants_they_are() -> None:
@@ -264,8 +285,11 @@ def test_a_bad_version_says_what_most_of_its_calls_suffer_and_of_which_tenants_t
         fleet.put_row(call_row(str(number), labels=labels, answer=slow))
     fleet.put_row(failing("d", Labels(agent="desk", tenant="bolt")))
     (found,) = agents_at(fleet)
-    assert (found.trouble, found.stage) == (TroubleKind.VERY_SLOW, Stage.LLM_FIRST_TOKEN)
-    assert found.tenants_affected == (("acme", 2), ("bolt", 2))
+    assert (bad_time(found).trouble, bad_time(found).stage) == (
+        TroubleKind.VERY_SLOW,
+        Stage.LLM_FIRST_TOKEN,
+    )
+    assert bad_time(found).tenants_affected == (("acme", 2), ("bolt", 2))
 
 
 def slow(name: str, wait_ms: float = 5_800.0, **more: object) -> CallRow:
@@ -293,11 +317,11 @@ def test_a_bad_time_begins_with_the_wait_of_its_first_caller() -> None:
     fleet.put_row(slow("a", known_ms=AT_MS + 9_000, revision=1))
     fleet.put_row(call_row("b", labels=V2, waiting=Waiting(1, AT_MS + 5_000, 1)))
     (found,) = agents_at(fleet, AT_MS + 10_000)
-    assert (found.is_bad, found.bad_since_ms) == (True, AT_MS - 5_800)
-    assert (found.calls_affected, found.calls_meanwhile) == (2, 12)
+    assert (found.is_bad, bad_time(found).since_ms) == (True, AT_MS - 5_800)
+    assert (bad_time(found).calls_affected, bad_time(found).calls_meanwhile) == (2, 12)
     fleet.put_row(call_row("d", labels=V2, first_known_ms=AT_MS + 11_000))
     (found,) = agents_at(fleet, AT_MS + 12_000)
-    assert (found.calls_affected, found.calls_meanwhile) == (2, 13)
+    assert (bad_time(found).calls_affected, bad_time(found).calls_meanwhile) == (2, 13)
     assert (found.first_call_ms, found.last_call_ms) == (AT_MS - 90_000, AT_MS + 11_000)
 
 
@@ -308,26 +332,26 @@ def test_a_call_that_was_in_trouble_long_before_does_not_tell_since_when() -> No
     fleet.put_row(failing("a"))
     agents_at(fleet, AT_MS)
     fleet.put_row(failing("b", known_ms=AT_MS + 2 * PAUSE_MS))
-    assert agents_at(fleet, AT_MS + 2 * PAUSE_MS)[0].bad_since_ms == AT_MS + 2 * PAUSE_MS
+    assert bad_time(agents_at(fleet, AT_MS + 2 * PAUSE_MS)[0]).since_ms == AT_MS + 2 * PAUSE_MS
 
 
 def test_what_a_version_suffers_does_not_change_while_it_is_still_true_of_half() -> None:
     fleet = Fleet()
     for name in ("a", "b"):
         fleet.put_row(call_row(name, labels=V2, waiting=Waiting(1, AT_MS - 4_000, 1)))
-    assert agents_at(fleet)[0].trouble is TroubleKind.SILENT
+    assert bad_time(agents_at(fleet)[0]).trouble is TroubleKind.SILENT
     told = []
     for second in range(1, 9):  # in turns they wait, and have a late answer
         fleet.put_row(slow("ab"[second % 2], revision=second))
         waits = Waiting(1, AT_MS + 1_000 * second - 3_000, 1)
         fleet.put_row(slow("ba"[second % 2], revision=second, waiting=waits))
         (found,) = agents_at(fleet, AT_MS + 1_000 * second)
-        told.append((found.trouble, found.stage))
+        told.append((bad_time(found).trouble, bad_time(found).stage))
     assert set(told) == {(TroubleKind.VERY_SLOW, Stage.LLM_FIRST_TOKEN)}
     mute = Waiting(3, AT_MS + 10_000, 2)
     for name, trouble in (("a", TroubleKind.VERY_SLOW), ("b", TroubleKind.MUTE)):
         fleet.put_row(slow(name, revision=10, waiting=mute))
-        assert agents_at(fleet, AT_MS + 11_000)[0].trouble is trouble
+        assert bad_time(agents_at(fleet, AT_MS + 11_000)[0]).trouble is trouble
 
 
 def test_a_version_without_calls_is_told_of_for_a_quarter_of_an_hour() -> None:
@@ -349,4 +373,4 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet.put_row(failing("a"))
     agents_at(fleet)
     fleet.put_row(failing("b"))
-    assert agents_at(fleet)[0].calls_affected == 1
+    assert bad_time(agents_at(fleet)[0]).calls_affected == 1

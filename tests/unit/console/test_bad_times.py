@@ -49,7 +49,7 @@ def end_calls(fleet: Fleet, at_ms: int) -> None:
 def test_a_bad_time_is_kept_as_it_was_when_now_tells_it_no_more() -> None:
     fleet = bad_fleet()
     (lasting,) = fleet.bad_times.newest_first
-    assert (lasting.agent, lasting.version, lasting.bad_since_ms, lasting.bad_until_ms) == (
+    assert (lasting.agent, lasting.version, lasting.since_ms, lasting.until_ms) == (
         *("desk", "2", AT_MS - 90_000),
         None,
     )
@@ -61,12 +61,12 @@ def test_a_bad_time_is_kept_as_it_was_when_now_tells_it_no_more() -> None:
                 fleet.put_row(call_row(name, labels=V2, **began))
         fleet.now(AT_MS + 5_000 + after_ms)
         (ended,) = fleet.bad_times.newest_first
-        assert (ended.bad_until_ms, ended.calls_affected, ended.calls_meanwhile) == (
+        assert (ended.until_ms, ended.calls_affected, ended.calls_meanwhile) == (
             *(AT_MS + 5_000, 2),
             2,
         )
         assert (ended.trouble, ended.tenants_affected) == (TroubleKind.MUTE, (("acme", 2),))
-    assert all(each.bad_since_ms is None for each in fleet.agents.now)
+    assert all(each.bad is None for each in fleet.agents.now)
 
 
 def test_one_that_was_short_or_found_while_no_event_came_is_none() -> None:
@@ -103,7 +103,8 @@ def test_callers_of_the_time_are_all_who_began_in_it_also_where_bad_calls_end_at
     (time,) = fleet.bad_times.newest_first
     (now,) = fleet.agents.now
     assert (time.calls_affected, time.calls_meanwhile) == (12, 52)
-    assert (now.calls_affected, now.calls_meanwhile) == (12, 52)
+    assert now.bad is not None
+    assert (now.bad.calls_affected, now.bad.calls_meanwhile) == (12, 52)
 
 
 def test_while_no_event_comes_it_grows_no_longer_and_it_ends_where_it_was_seen_last() -> None:
@@ -126,7 +127,7 @@ def test_while_no_event_comes_it_grows_no_longer_and_it_ends_where_it_was_seen_l
         fleet.known.take_partition(0, later_ms, event_ms=event_ms)
         fleet.now(later_ms)
         (time,) = fleet.bad_times.newest_first
-        assert time.bad_until_ms == AT_MS, "nobody knows more"
+        assert time.until_ms == AT_MS, "nobody knows more"
 
 
 def test_what_most_suffered_before_is_told_too() -> None:
@@ -166,7 +167,7 @@ def test_the_next_process_has_them_and_one_that_lasted_ends_when_it_was_seen_las
     later = BadTimes()
     later.read(written)
     (found,) = later.newest_first
-    assert found.bad_until_ms == AT_MS
+    assert found.until_ms == AT_MS
     later.note([], AT_MS + MINUTE_MS)
     assert len(later) == 1, "nobody knows more of it"
     with pytest.raises(msgspec.DecodeError):
@@ -246,7 +247,7 @@ async def test_they_are_in_a_file_of_the_folder(tmp_path: Path) -> None:
     assert (tmp_path / BAD_TIMES_NAME).stat().st_mode & 0o077 == 0
     later = pages(tmp_path)
     (time,) = later.fleet.bad_times.newest_first
-    assert time.bad_until_ms == AT_MS
+    assert time.until_ms == AT_MS
     later.fleet.put_row(call_row("new", labels=V2, known_ms=AT_MS, first_known_ms=AT_MS))
     later.fleet.now(AT_MS)
     assert len(later.fleet.bad_times) == 1, "this process knows nothing of it"

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from consumers.console.bad_times import BadTime
+from consumers.console.agents import BadTime
 from consumers.console.pages import Site
 from consumers.console.past import (
     BESIDE,
@@ -305,7 +305,7 @@ def test_no_text_becomes_markup(text: str) -> None:
         time = BadTime(
             agent=name,
             version=name,
-            bad_since_ms=1,
+            since_ms=1,
             calls_affected=1,
             calls_meanwhile=1,
             tenants_affected=((name, 1),),
