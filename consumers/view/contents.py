@@ -66,6 +66,7 @@ from schemas.scores.trouble import (
     bad_end,
     troubles_of,
 )
+from schemas.units import MINUTE_MS
 
 _FIRST_MS: Final = 946_684_800_000
 """The year 2000: no call is older."""
@@ -89,15 +90,19 @@ def facts_of(call: ReportedCall) -> list[tuple[str, str]]:
         ("Environment", labels.environment),
         ("Version", labels.version or "unknown"),
         ("Pipeline", in_words(labels.pipeline_type)),
-        ("Began", _began(call.start_ms)),
+        ("Began", _began(call)),
         ("Ended", end_in_words(call.row)),
     ]
     return [(name, value) for name, value in facts if value != "unknown" or name == "Agent"]
 
 
-def _began(start_ms: float) -> str:
+def _began(call: ReportedCall) -> str:
     """A recording without a time of day counts from the beginning of the epoch."""
-    return "not known" if start_ms < _FIRST_MS else day_and_time(start_ms)
+    if call.start_ms < _FIRST_MS:
+        return "not known"
+    ahead_ms = call.start_ms - call.row.first_known_ms
+    doubt = f", by a clock that is {clock(ahead_ms)} ahead" if ahead_ms >= MINUTE_MS else ""
+    return f"{day_and_time(call.start_ms)}{doubt}"
 
 
 # How a value is known, and how far it can still change. What it was before is at its moment on the
@@ -406,7 +411,7 @@ def summary(call: ReportedCall) -> str:
     )
     return (
         f"{', '.join(whose)}: {verdict(call)}\nCall {call.conversation_id}, "
-        f"{_began(call.start_ms)}, {length}"
+        f"{_began(call)}, {length}"
     )
 
 

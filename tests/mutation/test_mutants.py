@@ -313,7 +313,7 @@ a commit does not wait for the disk
 + "PRAGMA synchronous = OFF"
 
 of two steps of one transaction the first is written although the second fails
-  consumers/log/commits.py, first tests/unit/log/test_file.py
+  consumers/store/rows.py, first tests/unit/log/test_file.py
 - connection.execute("ROLLBACK")
 + connection.execute("COMMIT")
 
@@ -414,8 +414,8 @@ an older row takes the place of the newest one
 
 a row that is read twice is counted twice
   consumers/store/rows.py, first tests/unit/store/test_rows.py
-- more += len(value) - (0 if there is None else int(there[0]))
-+ more += len(value)
+- more -= int(there)
++ pass
 
 a call is seen as it was known later
   consumers/store/rows.py, first tests/unit/store/test_rows.py
@@ -429,7 +429,7 @@ open calls go before closed ones
 
 a closed call loses the rows that it had before
   consumers/store/rows.py, first tests/unit/store/test_rows.py
-- _packed(there | new)
+- _packed(dict(self._all(call)) | new)
 + _packed(new)
 
 a write that failed changes the bytes that are counted
@@ -473,6 +473,16 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
+def test_the_text_of_each_mutant_is_in_its_module_once() -> None:
+    """A module that changes takes its mutant along at once: who tries them all does that rarely."""
+    lost = [
+        f"{mutant.fault}: {found} times in {mutant.module}"
+        for mutant in MUTANTS
+        if (found := (ROOT / mutant.module).read_text().count(mutant.old)) != 1
+    ]
+    assert not lost, "Give the mutant the text that does the same now."
+
+
 @pytest.mark.long
 def test_what_is_to_kill_mutants_passes_without_one(tree: Path) -> None:
     done = run_of(tree, *dict.fromkeys(mutant.first for mutant in MUTANTS))
@@ -486,11 +496,6 @@ def test_no_mutant_survives(
 ) -> None:
     path = tree / mutant.module
     text = path.read_text()
-    assert text.count(mutant.old) == 1, (
-        f"{mutant.module} has {text.count(mutant.old)} times {mutant.old!r}, expected once. The "
-        "module has changed: give the mutant "
-        f"{mutant.fault!r} the text that does the same now."
-    )
     path.write_text(text.replace(mutant.old, mutant.new))
     try:
         # Alone: named together with its folder, a file has no turn before the others of the folder.

@@ -47,6 +47,7 @@ from schemas.rows import (
     WordsRow,
 )
 from schemas.scores.latency_stages import ServiceKind, Stage, StageSource
+from schemas.units import HOUR_MS
 from streamer.report import page
 from tests.support.calls.console_calls import AT_MS, call_row, reported_rows, sounds, turn_row
 from tests.support.calls.report_calls import T0_MS, goal_set, recorded, reported
@@ -274,6 +275,9 @@ def test_the_day_of_a_recording_without_times_is_not_known() -> None:
     assert "Began 2026-" in words(section(call, has_index=False))
     without = reported_rows(call_row(first_known_ms=0, known_ms=0))
     assert "Began not known Ended" in words(section(without, has_index=False))
+    came_ms = call.row.first_known_ms = round(call.start_ms) - HOUR_MS
+    assert came_ms > 0
+    assert "by a clock that is 1:00:00 ahead" in words(section(call, has_index=False))
 
 
 def test_how_a_wait_is_known_is_said_in_words() -> None:
