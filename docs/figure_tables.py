@@ -161,13 +161,13 @@ def call_lines() -> Iterator[str]:
     yield from ("| what | figure |", "|---|---|")
     run = _Sizes()
     yield (
-        "| events of a running call (1,000 calls send "
-        f"{1_000 * _EVENTS_OF_A_CALL:,.0f} events/s) | {_EVENTS_OF_A_CALL} events/s |"
+        f"| events of a running call (1,000 calls send {1_000 * _EVENTS_OF_A_CALL:,.0f} events/s) "
+        f"| {_EVENTS_OF_A_CALL} events/s |"
     )
     yield f"| events of an evaluator with one core, at most | {run.events_at_most} |"
     yield (
-        "| the same, planned, so that one can take over the calls of another | "
-        f"{_PLANNED:,} events/s |"
+        f"| the same, planned, so that one can take over the calls of another | {_PLANNED:,} "
+        "events/s |"
     )
     yield (
         "| memory of an evaluator beside its calls; after 2 minutes of twice its highest rate it "
@@ -175,8 +175,8 @@ def call_lines() -> Iterator[str]:
     )
     yield f"| memory of an open call | {run.call_kb:.0f} kB |"
     yield (
-        f"| events of a bot in a minute of a call | {run.bot_events:.0f} events, "
-        f"{run.bot_kb:.0f} kB |"
+        f"| events of a bot in a minute of a call | {run.bot_events:.0f} events, {run.bot_kb:.0f} "
+        "kB |"
     )
     yield f"| the header that the sequencer adds to an event on `events` | {_HEADER_BYTES} bytes |"
     yield f"| `ingest`: `POST /events` with one core | {run.ingest} |"

@@ -144,8 +144,7 @@ async def _readers() -> tuple[GroupReader[Any], ...]:
 def _description(topic: Topic) -> str:
     return (
         f"{topic.what[:1].upper()}{topic.what[1:]}. Key: {topic.key}. Written by: "
-        f"{_roles(topic, WRITE)}. "
-        f"Read by: {_roles(topic, READ)}. Partitions: {topic.partitions}."
+        f"{_roles(topic, WRITE)}. Read by: {_roles(topic, READ)}. Partitions: {topic.partitions}."
     )
 
 

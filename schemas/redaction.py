@@ -47,8 +47,7 @@ def _cheap(pattern: str) -> str:
     if steps > MAX_CUSTOM_STEPS:
         raise PatternError(
             f"a search may take {steps:,} steps at each character, and {MAX_CUSTOM_STEPS:,} are "
-            "allowed, because every text "
-            "that leaves is searched; use fewer or shorter repetitions"
+            "allowed, because every text that leaves is searched; use fewer or shorter repetitions"
         )
     return pattern
 

@@ -744,8 +744,7 @@ async def _vote(judge: JudgeInProcess | None, request: JudgeRequest) -> Vote:
 def _output(trace: Trace, metrics: dict[str, Json], unjudged: Sequence[str]) -> Done[str]:
     told = (
         f"Trace {trace.trace_id}: the judge gave no verdict "
-        f"({', '.join(dict.fromkeys(unjudged))}), so scorers that need "
-        "it have none."
+        f"({', '.join(dict.fromkeys(unjudged))}), so scorers that need it have none."
     )
     line = json.dumps({"id": trace.trace_id, "metrics": metrics}, default=_encoded) + "\n"
     return Done(line, (told,) if unjudged else ())

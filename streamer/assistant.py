@@ -457,8 +457,7 @@ def answer_assistant(settings: Settings, folder: Path | None) -> None:
     except ImportError as error:
         raise OperatorError(
             f"`callgauge mcp` needs a package that is not installed ({error.name}), so it did not "
-            "start. Install callgauge with it: "
-            "`pip install 'PATH_OF_THE_CHECKOUT[mcp]'`."
+            "start. Install callgauge with it: `pip install 'PATH_OF_THE_CHECKOUT[mcp]'`."
         ) from error
     answers = Answers(settings, folder)
     server = MCPServer(

@@ -170,10 +170,9 @@ class PastCalls:
         if len(self.by_id) + len(self._open) > MAX_CALLS or self._held_bytes > MAX_HELD_BYTES:
             raise BacktestError(
                 f"Back-test: more than {MAX_CALLS} calls were open or closed in this time in one "
-                "partition, or their rows take "
-                f"more than {MAX_HELD_BYTES} bytes. They are kept in memory for the comparison, so "
-                "nothing more was evaluated. "
-                "Take a shorter time between --since and --until."
+                f"partition, or their rows take more than {MAX_HELD_BYTES} bytes. They are kept in "
+                "memory for the comparison, so nothing more was evaluated. Take a shorter time "
+                "between --since and --until."
             )
 
     def _close(self, conversation_id: str, closed: CallRow) -> None:
@@ -660,8 +659,7 @@ class Rerun:
         if self._begun > MAX_CALLS:
             raise BacktestError(
                 f"Back-test: more than {MAX_CALLS} calls began in this time in one partition, so "
-                "the rest was not "
-                "evaluated. Take a shorter time between --since and --until."
+                "the rest was not evaluated. Take a shorter time between --since and --until."
             )
 
     def _choose_goals(self, conversation_id: str, place: int) -> None:
@@ -871,9 +869,8 @@ async def _partitions(kafka: KafkaSettings) -> int:
     if counts[SCORES_TOPIC] != count:
         raise BacktestError(
             f"Back-test: {kafka.topic(SCORES_TOPIC)} must have as many partitions as "
-            f"{kafka.topic(EVENTS_TOPIC)}, but they have "
-            f"{counts[SCORES_TOPIC]} and {count}. Nothing was evaluated. `callgauge topics check` "
-            "says more."
+            f"{kafka.topic(EVENTS_TOPIC)}, but they have {counts[SCORES_TOPIC]} and {count}. "
+            "Nothing was evaluated. `callgauge topics check` says more."
         )
     return count
 
@@ -952,9 +949,8 @@ def remarks(result: BacktestResult) -> Iterator[str]:
     for partition, oldest_ms in sorted(result.cut.items()):
         yield (
             f"{partition} has nothing before {shown_moment(oldest_ms)} UTC, and more was wanted: "
-            "calls that began earlier "
-            "are left out or incomplete, and differences of incomplete ones say nothing of today's "
-            "code. Take a later --since."
+            "calls that began earlier are left out or incomplete, and differences of incomplete "
+            "ones say nothing of today's code. Take a later --since."
         )
     counts = {"only_then": result.comparison.calls["only_then"], **result.counts}
     for name, remark in _REMARKS.items():

@@ -47,10 +47,8 @@ def write_deploy_files(folder: Path, *, replaces: bool) -> int:
         if changed and not replaces:
             raise OperatorError(
                 f"{folder}: {len(changed)} files have another content than those of this version, "
-                "first "
-                f"{', '.join(changed[:MAX_NAMED])}. Nothing was written. Keep your changes "
-                "elsewhere and give --replace, or "
-                "choose another folder."
+                f"first {', '.join(changed[:MAX_NAMED])}. Nothing was written. Keep your changes "
+                "elsewhere and give --replace, or choose another folder."
             )
         for path, content in new.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -58,8 +56,7 @@ def write_deploy_files(folder: Path, *, replaces: bool) -> int:
     except OSError as error:
         raise OperatorError(
             f"{error.filename}: it cannot be written ({error.strerror}). Files that were written "
-            "before are whole. Give this user "
-            "the right to write there, or choose another folder."
+            "before are whole. Give this user the right to write there, or choose another folder."
         ) from error
     return len(new)
 

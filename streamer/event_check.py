@@ -422,8 +422,8 @@ def finding_lines(findings: Findings) -> Iterator[str]:
     calls = len(findings.names_by_call)
     yield (
         f"{counted(total, 'event')} of {counted(calls, 'call')} understood, "
-        f"{len(findings.refused)} refused"
-        f"{f', {not_understood} not understood' if not_understood else ''}."
+        f"{len(findings.refused)} "
+        f"refused{f', {not_understood} not understood' if not_understood else ''}."
     )
     for title, counts in (
         ("Read", findings.read),
@@ -477,8 +477,7 @@ def _faults(findings: Findings) -> Iterator[str]:
         count = counted(findings.without_conversation, "event")
         yield (
             f"{count} without `conversation_id`, read as events of a call with the name of the "
-            "file: POST /events needs it, on Kafka the "
-            "key has it."
+            "file: POST /events needs it, on Kafka the key has it."
         )
 
 

@@ -403,8 +403,7 @@ class CallSource:
             elif each is None or (each.tenant == labels.tenant and first_ms < each.at_ms):
                 raise OperatorError(
                     f"Call {name} was deleted on request at {shown_moment(record.timestamp)} UTC, "
-                    "so it is not shown. The topics have its "
-                    "records until their retention ends."
+                    "so it is not shown. The topics have its records until their retention ends."
                 )
         said_now = sorted(
             (each for each in newest.values() if not each.is_withdrawn), key=lambda each: each.at_ms
@@ -485,9 +484,9 @@ class CallSource:
         if not found.records:
             return OperatorError(
                 f"{start}: {where} has no record of the last "
-                f"{duration(wall_clock_ms() - found.since_ms)}, so no call was evaluated. "
-                "Check that an evaluator runs, and the topic prefix; `callgauge doctor` checks "
-                "whether anything arrives."
+                f"{duration(wall_clock_ms() - found.since_ms)}, so no call was evaluated. Check "
+                "that an evaluator runs, and the topic prefix; `callgauge doctor` checks whether "
+                "anything arrives."
             )
         try:
             seen = await self._events_since(found.since_ms)
@@ -496,15 +495,13 @@ class CallSource:
         if seen:
             return OperatorError(
                 f"{start} has a row {since}, but {counted(len(seen), 'event')} of it came, the "
-                f"newest at {shown_moment(max(seen))} UTC. "
-                "An evaluator has not read them, or refused them: `callgauge quarantine list` and "
-                "`callgauge doctor` say which."
+                f"newest at {shown_moment(max(seen))} UTC. An evaluator has not read them, or "
+                "refused them: `callgauge quarantine list` and `callgauge doctor` say which."
             )
         return OperatorError(
             f"{start} has a row or an event {since}: of {found.records} records in {where} none is "
-            "of it. Look further back "
-            "with --since 7d, or check the id and the topic prefix; `callgauge doctor` says "
-            "whether a sequencer runs."
+            "of it. Look further back with --since 7d, or check the id and the topic prefix; "
+            "`callgauge doctor` says whether a sequencer runs."
         )
 
     async def _events_since(self, since_ms: int) -> list[int]:

@@ -63,8 +63,8 @@ async def say_in(
     except (NotWrittenError, OSError, sqlite3.OperationalError) as error:
         raise OperatorError(
             f"{folder}: the disk takes nothing ({error}). What is written already is taken up by "
-            "the next `callgauge serve`, or by this "
-            "command when you run it again. Make room, and see to the rights of the folder."
+            "the next `callgauge serve`, or by this command when you run it again. Make room, and "
+            "see to the rights of the folder."
         ) from error
     finally:
         await log.close()
@@ -101,8 +101,7 @@ def forget_in_folder(settings: Settings, folder: Path, what: Forgetting) -> Forg
         if time.monotonic() > until:
             raise OperatorError(
                 f"The process that serves {folder} has not deleted them after {WAIT_SECONDS:.0f} "
-                "s. It was told, so it will when its disk "
-                "takes something: see its log."
+                "s. It was told, so it will when its disk takes something: see its log."
             )
         time.sleep(LOOK_SECONDS)
     with reading(folder) as log:

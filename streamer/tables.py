@@ -266,8 +266,8 @@ def require_parquet(path: Path) -> Any:
     except ImportError as error:
         raise OperatorError(
             f"--parquet needs a package that is not installed ({error.name}). Nothing was read. "
-            "Install callgauge with it: "
-            "`pip install 'PATH_OF_THE_CHECKOUT[parquet]'`; or take --csv."
+            "Install callgauge with it: `pip install 'PATH_OF_THE_CHECKOUT[parquet]'`; or take "
+            "--csv."
         ) from error
     return pyarrow
 

@@ -50,9 +50,8 @@ class Access:
         if self.is_open and not self._is_local and not settings.is_public:
             raise SetupError(
                 f"Console: everybody who reaches {settings.host} could read calls, so it does not "
-                "start. Set console.token, or "
-                "console.user_header behind a proxy that logs people in, or console.is_public if "
-                "that is what you want."
+                "start. Set console.token, or console.user_header behind a proxy that logs people "
+                "in, or console.is_public if that is what you want."
             )
 
     def user_of(self, request: Request) -> str | None:

@@ -69,8 +69,7 @@ for less, calls of both come by turns.
 """
 NO_CALLS: Final = Markup(
     "No call runs now. <code>callgauge serve</code> has printed a line that sends a first one, and "
-    "what bots need to send theirs; on "
-    "Kafka, <code>callgauge doctor</code> says what comes in."
+    "what bots need to send theirs; on Kafka, <code>callgauge doctor</code> says what comes in."
 )
 """In the place of rows. It has no token, because more people may read a page than may send."""
 
@@ -809,8 +808,7 @@ def remark_on(call: ReportedCall, at_ms: int | None, read_since_ms: int | None) 
     ):
         parts.append(
             f"It began before this console: {counted(len(missing), 'turn')} of it, up to turn "
-            f"{missing[-1]}, cannot be shown. Its figures "
-            "count them."
+            f"{missing[-1]}, cannot be shown. Its figures count them."
         )
     if call.row.left_out:
         parts.append(

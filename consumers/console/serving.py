@@ -283,8 +283,8 @@ def _opened(folder: Path | None, max_bytes: int) -> ReadCalls:
     except (OSError, sqlite3.Error) as error:
         raise OperatorError(
             f"Console: the folder {folder} cannot be used ({error}), so no page is served. Let "
-            "console.folder be one that this user may "
-            "write, or leave it out: then rows are kept in memory."
+            "console.folder be one that this user may write, or leave it out: then rows are kept "
+            "in memory."
         ) from error
 
 

@@ -176,9 +176,8 @@ SECURITY: Final = (
     (
         "content-security-policy",
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-        "connect-src 'self'; "
-        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for "
-        "'script'; trusted-types callgauge",
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types callgauge",
     ),
     ("x-content-type-options", "nosniff"),
     ("referrer-policy", "same-origin"),
@@ -1074,8 +1073,8 @@ class ConsoleSite:
         if wanted not in self._lists and len(self._lists) >= MAX_CHOICES:
             raise self._busy(
                 "choices",
-                f"Open pages show {MAX_CHOICES} different choices of calls already. Choose "
-                "fewer things.",
+                f"Open pages show {MAX_CHOICES} different choices of calls already. Choose fewer "
+                "things.",
             )
         async with self._reading(self._lists, wanted) as opened:
             if opened.channel.version == 0:

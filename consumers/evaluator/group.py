@@ -84,8 +84,8 @@ class GroupWatch:
         if (twin := await self._holder()) is not None:
             said = (
                 f" The evaluator_instance {self._instance!r} of this process on "
-                f"{socket.gethostname()} is also that of {twin}, unless that "
-                "was the process before this one. Give every evaluator a name of its own, or none."
+                f"{socket.gethostname()} is also that of {twin}, unless that was the process "
+                "before this one. Give every evaluator a name of its own, or none."
             )
         if strangers := await self.strangers():
             said += (
@@ -142,8 +142,8 @@ class GroupWatch:
             self.twin = await self._holder()
         return TwinError(
             f"The process that had the same evaluator_instance, {self._instance!r}, has left the "
-            f"group: {twin}. This one on "
-            f"{socket.gethostname()} begins again. Give every evaluator a name of its own."
+            f"group: {twin}. This one on {socket.gethostname()} begins again. Give every evaluator "
+            "a name of its own."
         )
 
     def problems(self) -> tuple[str, ...]:

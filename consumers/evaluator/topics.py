@@ -138,8 +138,8 @@ def _require_equal(counts: Mapping[str, int]) -> None:
         seen = ", ".join(f"{topic} {count}" for topic, count in sorted(counts.items()))
         raise TopicsUnfitError(
             f"Topics: partition counts must be equal, but are {seen}. The scores of a call are on "
-            "the partition of its events, so the "
-            "evaluator cannot work. Add partitions to the one that has fewer, while no call runs."
+            "the partition of its events, so the evaluator cannot work. Add partitions to the one "
+            "that has fewer, while no call runs."
         )
 
 

@@ -287,9 +287,8 @@ def _exporter(
     except ImportError as error:
         raise SetupError(
             "OTLP is switched on (otlp.endpoint) and its packages are not installed "
-            f"({error.name}). Nothing was started. "
-            "Install callgauge with them: `pip install 'PATH_OF_THE_CHECKOUT[otlp]'`; or leave out "
-            "otlp.endpoint."
+            f"({error.name}). Nothing was started. Install callgauge with them: `pip install "
+            "'PATH_OF_THE_CHECKOUT[otlp]'`; or leave out otlp.endpoint."
         ) from error
     resource = Resource({"service.name": "callgauge", "service.version": code_version})
     scope = InstrumentationScope("callgauge", code_version)

@@ -256,10 +256,9 @@ class ClickHouseHistory:
                 reason = answer.read().decode("utf-8", "replace").strip()[:MAX_MESSAGE_CHARS]
                 raise OperatorError(
                     f"History: ClickHouse at {self.place} refused a question with "
-                    f"{answer.status_code}: {reason}. Nothing was found. See "
-                    "whether history.clickhouse_url names the database with the tables of "
-                    "deploy/clickhouse/tables.sql, and the user may "
-                    "read them."
+                    f"{answer.status_code}: {reason}. Nothing was found. See whether "
+                    "history.clickhouse_url names the database with the tables of "
+                    "deploy/clickhouse/tables.sql, and the user may read them."
                 )
             rest = b""
             for part in answer.iter_bytes():
@@ -276,9 +275,8 @@ class ClickHouseHistory:
         except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
             raise OperatorError(
                 f"History: ClickHouse at {self.place} did not answer in full "
-                f"({str(error) or type(error).__name__}). Expected its HTTP "
-                "interface, for example http://clickhouse:8123/?database=callgauge. See "
-                "history.clickhouse_url."
+                f"({str(error) or type(error).__name__}). Expected its HTTP interface, for example "
+                "http://clickhouse:8123/?database=callgauge. See history.clickhouse_url."
             ) from error
 
 

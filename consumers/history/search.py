@@ -69,8 +69,8 @@ DERIVED: Final[Mapping[str, Derived]] = {
     "outcome": Derived(
         "text",
         f"CASE WHEN \"state\" != 'closed' THEN 'running' WHEN {_NEVER_ANSWERED} THEN "
-        "'never_answered' "
-        f"WHEN {_HUNG_UP} THEN 'hung_up' WHEN {_FAILED} THEN 'failed' ELSE 'ended' END",
+        f"'never_answered' WHEN {_HUNG_UP} THEN 'hung_up' WHEN {_FAILED} THEN 'failed' ELSE "
+        "'ended' END",
     ),
     "troubles": Derived(
         "text",
@@ -185,8 +185,8 @@ class Condition(NamedTuple):
         if found is None:
             raise SetupError(
                 f"Condition {text[:MAX_TEXT_CHARS]!r}: expected a column, one of "
-                f"{' '.join(COMPARISONS)}, and a value of at most "
-                f"{MAX_TEXT_CHARS} characters, as in 'p95_ms > 3000'. Nothing was searched."
+                f"{' '.join(COMPARISONS)}, and a value of at most {MAX_TEXT_CHARS} characters, as "
+                "in 'p95_ms > 3000'. Nothing was searched."
             )
         column, comparison, value = found.group(1), found.group(2), found.group(3).strip("\"'")
         column = f"labels.{column}" if f"labels.{column}" in COLUMNS else column

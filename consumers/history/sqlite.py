@@ -309,8 +309,7 @@ class SqliteHistory:
         except (OSError, sqlite3.Error) as error:
             raise HistoryFolderError(
                 f"History: the folder {folder} cannot be written to ({error}). Make it, give this "
-                "user the right to write there, or choose "
-                "another one."
+                "user the right to write there, or choose another one."
             ) from error
 
     def _locked(self) -> sqlite3.Connection:
@@ -319,8 +318,7 @@ class SqliteHistory:
         except FolderLockedError as error:
             raise FolderInUseError(
                 f"History: another process writes {self.folder}, and two would read each record "
-                "twice for nothing. Stop it, or give this "
-                "one a folder of its own."
+                "twice for nothing. Stop it, or give this one a folder of its own."
             ) from error
 
     @property
@@ -672,8 +670,7 @@ class SqliteHistory:
     def _took_too_long(self) -> OperatorError:
         return OperatorError(
             f"The search took longer than {self._seconds or 0:.0f} s and was stopped, so nothing "
-            "is shown. Ask for fewer days, an agent "
-            "or rarer words."
+            "is shown. Ask for fewer days, an agent or rarer words."
         )
 
     def _bound(self, connection: sqlite3.Connection) -> sqlite3.Connection:

@@ -267,9 +267,7 @@ class PartitionWriter:
         cause = error.__cause__ or error  # the client hides some errors behind one of its own
         return (
             f"Judge: the verdicts on questions of {name} were not taken by "
-            f"{self._kafka.bootstrap_servers}: "
-            f"{str(cause) or type(cause).__name__}. The judge ends without committing them, and "
-            "the next one asks these "
-            "questions again. Check the broker, and the rights to write judge.verdicts and to use "
-            "the transactional id."
+            f"{self._kafka.bootstrap_servers}: {str(cause) or type(cause).__name__}. The judge "
+            "ends without committing them, and the next one asks these questions again. Check the "
+            "broker, and the rights to write judge.verdicts and to use the transactional id."
         )

@@ -347,8 +347,8 @@ def reading(folder: Path) -> Iterator[FileReader]:
     except sqlite3.Error as error:
         raise LogFileError(
             f"{path}: it cannot be read ({error}). Nothing was changed. Read it as a user who may "
-            "write in its folder, because SQLite "
-            "makes files beside it; a damaged file can only be moved away."
+            "write in its folder, because SQLite makes files beside it; a damaged file can only be "
+            "moved away."
         ) from error
 
 
@@ -407,9 +407,8 @@ class FileLog(FileReader):
         except (OSError, sqlite3.Error) as error:
             raise LogFileError(
                 f"{self._path}: it cannot be used ({error}). Nothing was changed. See to the disk "
-                "and to the rights of the folder, or "
-                "choose another one with --folder; a damaged file can be moved away, and the calls "
-                "that ran are lost with it."
+                "and to the rights of the folder, or choose another one with --folder; a damaged "
+                "file can be moved away, and the calls that ran are lost with it."
             ) from error
         self.commits.start(self._writer)
 
@@ -686,8 +685,7 @@ def _require_format(connection: sqlite3.Connection, path: Path, *known: int) -> 
     if seen not in known:
         raise LogFileError(
             f"{path}: its format is {seen}, and this callgauge knows {FORMAT}: another version "
-            "wrote it. Install that one again, or choose "
-            "another --folder. Nothing was changed."
+            "wrote it. Install that one again, or choose another --folder. Nothing was changed."
         )
     return int(seen)
 

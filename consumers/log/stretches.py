@@ -61,8 +61,8 @@ async def log_between(
 def _unfit(record: Any, error: LogError) -> OperatorError:
     return OperatorError(
         f"{record.topic}[{record.partition}]@{record.offset} is no record of the log: {error}. "
-        "Nothing behind it was read. Only the "
-        "sequencer may write this topic: see who else has the right, and which versions run."
+        "Nothing behind it was read. Only the sequencer may write this topic: see who else has the "
+        "right, and which versions run."
     )
 
 

@@ -95,8 +95,7 @@ def measure(function: Callable[..., Any]) -> Measure:
     ):
         raise MeasureError(
             f"A measure has the name {name!r}: expected lower-case letters, digits and "
-            f"underscores, {MAX_NAME_CHARS} at most. "
-            "Rename the function."
+            f"underscores, {MAX_NAME_CHARS} at most. Rename the function."
         )
     needed = {
         each.name
@@ -108,8 +107,8 @@ def measure(function: Callable[..., Any]) -> Measure:
             return Measure(name, "turn" if of == "turn" else "call", frozenset(needed), function)
     raise MeasureError(
         f"The measure {name} has the parameters ({', '.join(sorted(needed))}): expected turn, or "
-        "turn and words, for one of a turn; "
-        "call, and any of turns, words and context, for one of a call. Change its parameters."
+        "turn and words, for one of a turn; call, and any of turns, words and context, for one of "
+        "a call. Change its parameters."
     )
 
 

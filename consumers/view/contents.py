@@ -226,7 +226,7 @@ def standouts(call: ReportedCall) -> tuple[Standout, ...]:
                 if wait_ms > SLOW_MS
             ],
             f"{{count}} of {counted(len(waits_ms), 'wait')} over {seconds(SLOW_MS)}, the longest "
-            f"{{text}} in turn {{turn}}",
+            "{text} in turn {turn}",
         ),
         "Agent spoke over the caller": (
             _interruptions(call, Speaker.ASSISTANT),
@@ -426,8 +426,8 @@ def errors_in_words(call: ReportedCall) -> str | None:
     if (errors := call.row.errors) is None:
         return None
     return (
-        f"{counted(errors.number, 'error')}, the newest"
-        f"{f' of its {in_words(errors.component)}' if errors.component else ''} at "
+        f"{counted(errors.number, 'error')}, the "
+        f"newest{f' of its {in_words(errors.component)}' if errors.component else ''} at "
         f"{clock(call.offset_ms(errors.last_ms))}"
     )
 

@@ -53,8 +53,8 @@ def _alerts(console: str, runbooks: str) -> Row:
     table = Chart(
         "Alerts",
         "Alerts that fire, or will if their trouble lasts, of the chosen agents, tenants and "
-        "environments and of none in particular. "
-        "The watchdog is always here: without it Prometheus has no rules.",
+        "environments and of none in particular. The watchdog is always here: without it "
+        "Prometheus has no rules.",
         "short",
         24,
         {"": f'ALERTS{{alertname=~"Callgauge.+",{_OR_NOBODYS}}}'},
@@ -90,8 +90,7 @@ _ROWS: tuple[Row, ...] = (
             Chart(
                 "Why calls ended",
                 "Closed calls per minute by reason. `ended` and `session_ended` are regular; "
-                "`idle` means that no end "
-                "was ever sent.",
+                "`idle` means that no end was ever sent.",
                 "cpm",
                 9,
                 {"{{outcome}}": per_minute("callgauge_calls_ended_total{WHOSE}", "outcome")},
@@ -105,10 +104,9 @@ _ROWS: tuple[Row, ...] = (
             Chart(
                 "Voice-to-voice latency",
                 "From the end of the user's audio to the start of the assistant's. The objective "
-                "is 95 % of turns "
-                "within 1.5 s. A point names one turn's conversation. The first value of each turn "
-                "counts, as the caller felt it; "
-                "`callgauge_turns_final_total` has the values at the close.",
+                "is 95 % of turns within 1.5 s. A point names one turn's conversation. The first "
+                "value of each turn counts, as the caller felt it; `callgauge_turns_final_total` "
+                "has the values at the close.",
                 "s",
                 12,
                 {f"p{share * 100:.0f}": quantile(share, LATENCY) for share in (0.5, 0.95, 0.99)},
@@ -130,8 +128,7 @@ _ROWS: tuple[Row, ...] = (
             Chart(
                 "Stages of an answer, median",
                 "How long each stage takes in half of the turns, as whoever measured it says. "
-                "Stages overlap, and not every "
-                "source measures all of them.",
+                "Stages overlap, and not every source measures all of them.",
                 "s",
                 12,
                 {"{{stage}}": _of_each_stage(0.5, _SERVICE_STAGES)},
@@ -139,8 +136,7 @@ _ROWS: tuple[Row, ...] = (
             Chart(
                 "Stages of an answer, p95",
                 "How long each stage takes at most in 95 % of the turns. The limits of "
-                "`CallgaugeStageSlow`, in `deploy/slo.yaml`, are "
-                "about these and about the median.",
+                "`CallgaugeStageSlow`, in `deploy/slo.yaml`, are about these and about the median.",
                 "s",
                 12,
                 {"{{stage}}": _of_each_stage(0.95, _SERVICE_STAGES)},
@@ -153,8 +149,7 @@ _ROWS: tuple[Row, ...] = (
             Chart(
                 "Contributions to a wait, mean",
                 "Of the turns for which pipecat reports a latency breakdown: its contributions, "
-                "which add up to the wait from the "
-                "user's last sound to the bot's first.",
+                "which add up to the wait from the user's last sound to the bot's first.",
                 "s",
                 9,
                 {
@@ -168,8 +163,7 @@ _ROWS: tuple[Row, ...] = (
             Chart(
                 "Contributions to a wait, p95",
                 "How long each of these contributions takes at most in 95 % of the turns that have "
-                "it. They do not add up: the slowest "
-                "turns of one are not those of another.",
+                "it. They do not add up: the slowest turns of one are not those of another.",
                 "s",
                 9,
                 {"{{stage}}": _of_each_stage(0.95, _CONTRIBUTIONS)},
@@ -177,8 +171,7 @@ _ROWS: tuple[Row, ...] = (
             Chart(
                 "Sources that disagree",
                 "Stages of turns, per minute, for which two sources gave numbers further apart "
-                "than measuring twice explains: a "
-                "clock is skewed, or one measures something else.",
+                "than measuring twice explains: a clock is skewed, or one measures something else.",
                 "cpm",
                 6,
                 {"{{stage}}": per_minute("callgauge_stage_disagreements_total{WHOSE}", "stage")},
@@ -213,8 +206,7 @@ _ROWS: tuple[Row, ...] = (
             Chart(
                 "Turns without a latency",
                 "Share of turns that the latency does not count: unmeasured, by what was missing, "
-                "and overlapped, "
-                "where the assistant spoke first.",
+                "and overlapped, where the assistant spoke first.",
                 "percentunit",
                 6,
                 {
@@ -256,8 +248,7 @@ _ROWS: tuple[Row, ...] = (
             Chart(
                 "Progress of running calls",
                 "Mean share of their subgoals that running calls have reached, as far as it is "
-                "known. A line that falls "
-                "may only mean that new calls have begun.",
+                "known. A line that falls may only mean that new calls have begun.",
                 "percentunit",
                 6,
                 {

@@ -22,8 +22,7 @@ ROWS: tuple[Row, ...] = (
             Chart(
                 "Behind, in seconds",
                 "Age of the oldest record not yet taken up: of inputs by the sequencer, of the log "
-                "by evaluators. The alert begins at a "
-                "minute.",
+                "by evaluators. The alert begins at a minute.",
                 "s",
                 5,
                 {
@@ -58,9 +57,8 @@ ROWS: tuple[Row, ...] = (
             Chart(
                 "Where an event waits",
                 "Median time of each step to a metric of a moment: until an evaluator takes the "
-                "event up from the log, has decided, begins "
-                "to write, has committed (a part of the last one), and until an exporter has "
-                "counted.",
+                "event up from the log, has decided, begins to write, has committed (a part of the "
+                "last one), and until an exporter has counted.",
                 "s",
                 5,
                 {
@@ -108,8 +106,8 @@ ROWS: tuple[Row, ...] = (
             Chart(
                 "Quarantined",
                 "Records per minute that can never be processed, by source and reason: bytes that "
-                "the sequencer cannot read, events "
-                "that evaluators cannot. `callgauge quarantine list` shows them.",
+                "the sequencer cannot read, events that evaluators cannot. `callgauge quarantine "
+                "list` shows them.",
                 "cpm",
                 6,
                 {
@@ -130,8 +128,8 @@ ROWS: tuple[Row, ...] = (
             Chart(
                 "Time behind now",
                 "By how much the time up to which all inputs are read is behind now. Silence is "
-                "judged and calls close up to there. "
-                "Half a second is usual; the alert begins at a minute.",
+                "judged and calls close up to there. Half a second is usual; the alert begins at a "
+                "minute.",
                 "s",
                 5,
                 {"behind": "max(callgauge_sequencer_known_behind_seconds)"},
@@ -165,8 +163,7 @@ ROWS: tuple[Row, ...] = (
             Chart(
                 "Inputs and clocks",
                 "Input partitions that give no answer, so that time goes on without them; and by "
-                "how many seconds the clock of the "
-                "sequencer differs from the brokers'.",
+                "how many seconds the clock of the sequencer differs from the brokers'.",
                 "short",
                 5,
                 {
@@ -214,8 +211,7 @@ ROWS: tuple[Row, ...] = (
             Chart(
                 "Trouble",
                 "Per hour: partitions taken away by another evaluator, roles restarted, records "
-                "deleted unread, limits reached, "
-                "stops of a process for more than 0.5 s.",
+                "deleted unread, limits reached, stops of a process for more than 0.5 s.",
                 "short",
                 6,
                 {
@@ -287,8 +283,7 @@ ROWS: tuple[Row, ...] = (
             Chart(
                 "Judge spending",
                 "Money per hour at the present rate, in the currency of the configured prices, by "
-                "model; and what is left "
-                "of the budget of this hour of the clock.",
+                "model; and what is left of the budget of this hour of the clock.",
                 "short",
                 6,
                 {
@@ -301,8 +296,7 @@ ROWS: tuple[Row, ...] = (
             Chart(
                 "Judge latency",
                 "From a question's arrival at the judge to its verdict, waiting included, and the "
-                "requests to the model "
-                "alone.",
+                "requests to the model alone.",
                 "s",
                 6,
                 {
@@ -326,10 +320,8 @@ ROWS: tuple[Row, ...] = (
             Chart(
                 "Waiting for the judge",
                 "Age of the question that has waited longest, in seconds, and how many wait. Above "
-                "the deadline of a verdict, a "
-                "minute unless set otherwise, questions are given up: the subgoals per minute that "
-                "had no answer when their "
-                "call closed.",
+                "the deadline of a verdict, a minute unless set otherwise, questions are given up: "
+                "the subgoals per minute that had no answer when their call closed.",
                 "short",
                 6,
                 {

@@ -79,8 +79,8 @@ ROWS: tuple[Row, ...] = (
             Chart(
                 "Success of goal sets",
                 "Share of the closed calls of each goal set that reached every subgoal, of those "
-                "where that is known. The alert "
-                "about falling success compares the last hour with the day before it.",
+                "where that is known. The alert about falling success compares the last hour with "
+                "the day before it.",
                 "percentunit",
                 8,
                 _SUCCESS,
@@ -88,8 +88,8 @@ ROWS: tuple[Row, ...] = (
             Chart(
                 "Success of three calls",
                 "Chance that one of three calls of a goal set succeeds (pass@3), and that all "
-                "three do (pass^3), if calls do not "
-                "depend on each other. `callgauge trials` estimates both from single calls.",
+                "three do (pass^3), if calls do not depend on each other. `callgauge trials` "
+                "estimates both from single calls.",
                 "percentunit",
                 8,
                 {
@@ -119,8 +119,7 @@ ROWS: tuple[Row, ...] = (
             Chart(
                 "AUC",
                 "Mean area under the progress of closed calls: 1 if the first turn reaches "
-                "everything. It falls when calls get as "
-                "far as before and later.",
+                "everything. It falls when calls get as far as before and later.",
                 "percentunit",
                 6,
                 _mean("callgauge_call_auc_ratio"),
@@ -153,9 +152,8 @@ ROWS: tuple[Row, ...] = (
             Chart(
                 "Success by version",
                 "Share of the closed calls of each version of the agents that reached every "
-                "subgoal, of those where that is known. "
-                "`call_started` says the version; `callgauge history compare` tells chance from "
-                "change.",
+                "subgoal, of those where that is known. `call_started` says the version; "
+                "`callgauge history compare` tells chance from change.",
                 "percentunit",
                 12,
                 _mean("callgauge_version_score_ratio", "agent, version", 'WHOSE,name="success"'),
@@ -183,8 +181,8 @@ ROWS: tuple[Row, ...] = (
             Chart(
                 "Tool call validity",
                 "EVA's share of tool calls without an error about their name or arguments. Where "
-                "tools do not name their errors as "
-                "EVA's do, `eva_tool_schema_validity` among EVA's metrics below says it.",
+                "tools do not name their errors as EVA's do, `eva_tool_schema_validity` among "
+                "EVA's metrics below says it.",
                 "percentunit",
                 12,
                 _eva("eva_tool_call_validity"),
@@ -205,8 +203,8 @@ ROWS: tuple[Row, ...] = (
             Chart(
                 "EVA-X, mean",
                 "EVA's composite of the experience: the mean of those of turn taking, conciseness "
-                "and conversation progression that "
-                "are known. Without text judges it is turn taking alone.",
+                "and conversation progression that are known. Without text judges it is turn "
+                "taking alone.",
                 "percentunit",
                 6,
                 _eva("eva_x_mean"),
@@ -267,8 +265,7 @@ ROWS: tuple[Row, ...] = (
             Chart(
                 "Differences between transcripts",
                 "Words by which the transcripts of the two sides differ, by the words that a side "
-                "meant to say. Which of them is "
-                "wrong is not known.",
+                "meant to say. Which of them is wrong is not known.",
                 "percentunit",
                 8,
                 _share(
@@ -353,8 +350,7 @@ ROWS: tuple[Row, ...] = (
             Chart(
                 "Cost per call",
                 "Mean cost of the agent's models, of the calls whose cost is known. "
-                "`callgauge_calls_without_cost_total` counts those "
-                "in which a model has no price.",
+                "`callgauge_calls_without_cost_total` counts those in which a model has no price.",
                 "currencyUSD",
                 8,
                 _mean("callgauge_call_cost_dollars"),

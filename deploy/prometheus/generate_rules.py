@@ -32,8 +32,8 @@ and changes slowly.
 """
 OFTEN, SELDOM = "30s", "5m"
 STOPPED: Final = (
-    "((sum(callgauge_calls_active) > 0 unless sum(rate(callgauge_scores_read_total[3m])) > 0)"
-    " or absent(callgauge_scores_read_total))"
+    "((sum(callgauge_calls_active) > 0 unless sum(rate(callgauge_scores_read_total[3m])) > 0) or "
+    "absent(callgauge_scores_read_total))"
 )
 """Calls run and none of their scores is read, or there is no exporter at all."""
 
@@ -97,9 +97,8 @@ class Burn:
         if limit >= 1:
             raise ObjectiveError(
                 f"objective {objective.name}: {self.factor} times its budget of "
-                f"{objective.budget:g} is {limit:g}, and no share "
-                "of events is above 1: the alert could never fire. Raise the objective, or leave "
-                "out this burn rate."
+                f"{objective.budget:g} is {limit:g}, and no share of events is above 1: the alert "
+                "could never fire. Raise the objective, or leave out this burn rate."
             )
         return limit
 
@@ -207,8 +206,7 @@ def _stage_misses(part: str, window: str, table: Mapping[str, Any]) -> Rule:
         if limit not in LATENCY_EDGES_SECONDS:
             raise ObjectiveError(
                 f"{part} of {', '.join(stages)} in slo.yaml: expected an edge of {_STAGES}, one of "
-                f"{LATENCY_EDGES_SECONDS}; seen "
-                f"{limit}. Nothing was written. Take the next edge."
+                f"{LATENCY_EDGES_SECONDS}; seen {limit}. Nothing was written. Take the next edge."
             )
         series = f'{selector}stage=~"{"|".join(stages)}",COUNTED'
         by = "sum by (agent, environment, stage)"
@@ -219,8 +217,8 @@ def _stage_misses(part: str, window: str, table: Mapping[str, Any]) -> Rule:
     if not shares:
         raise ObjectiveError(
             f"slo.yaml: expected a stage with {part}, which CallgaugeStageSlow reads; seen none. "
-            "Nothing was written. Give one stage a "
-            "limit, or take that half of the alert out of alerts.yaml, too."
+            "Nothing was written. Give one stage a limit, or take that half of the alert out of "
+            "alerts.yaml, too."
         )
     return {
         "record": f"agent_stage:callgauge_stage_{part}_misses:ratio_rate{window}",
@@ -249,14 +247,12 @@ def _affected(by: Sequence[str]) -> str:
         most = f"topk({MOST_NAMED}, sum by ({other}) ({running}) > 0)"
         shares = (
             f"{{{{ range $place, $_ := printf `{most}` {labels} | query | sortByLabel `{other}` "
-            f"}}}}"
-            f"{{{{ if $place }}}},{{{{ else }}}}; {other}s:{{{{ end }}}} {{{{ .Labels.{other} }}}} "
-            f"{{{{ .Value | humanize }}}}{{{{ end }}}}"
+            f"}}}}{{{{ if $place }}}},{{{{ else }}}}; {other}s:{{{{ end }}}} {{{{ .Labels.{other} "
+            "}} {{ .Value | humanize }}{{ end }}"
         )
     return (
         f"{{{{ with printf `sum({running})` {labels} | query }}}} Calls running there now, each "
-        "with one caller: "
-        f"{{{{ . | first | value | humanize }}}}{shares}.{{{{ end }}}}"
+        f"with one caller: {{{{ . | first | value | humanize }}}}{shares}.{{{{ end }}}}"
     )
 
 
@@ -276,8 +272,8 @@ def _what_to_do(alert: str) -> str:
     if not found or "{{" in text:
         raise ObjectiveError(
             f"deploy/runbooks/{alert}.md: expected the section 'What to do' at its end, without "
-            "two braces in a row; seen none, or with "
-            "them. Nothing was written. Every alert brings that section with it: write it."
+            "two braces in a row; seen none, or with them. Nothing was written. Every alert brings "
+            "that section with it: write it."
         )
     return text.strip()
 

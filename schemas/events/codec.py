@@ -322,8 +322,8 @@ def refused_type(event: Mapping[str, Any], stream: object = None) -> RefusedReco
         "its type is not known",
         "type",
         f"expected a known `type` or `message_type`{f', nearest known: {near}' if near else ''}, "
-        "or a type and `stream`: one of "
-        f"{', '.join(STREAMS)}; the record of a conversation has a `transcript`",
+        f"or a type and `stream`: one of {', '.join(STREAMS)}; the record of a conversation has a "
+        "`transcript`",
         (f"no `type`, with {others or 'nothing'}" if named is None else f"`{name}` {named!r}")[
             :MAX_SEEN_CHARS
         ]

@@ -273,8 +273,8 @@ class GoalSet(JudgeOptions):
                 yield (
                     ("subgoals", index, "check"),
                     f"with this one, the patterns of the set may take {steps:,} steps at each "
-                    "character, and "
-                    f"{MAX_SET_STEPS:,} are allowed; use fewer or shorter repetitions",
+                    f"character, and {MAX_SET_STEPS:,} are allowed; use fewer or shorter "
+                    "repetitions",
                 )
                 return
 
@@ -813,8 +813,7 @@ def _unread_turns(goals: GoalSet) -> Iterator["PlacedText"]:
         if isinstance(subgoal.turn, int):
             text = (
                 "no call is judged by it: a subgoal may be reached in any turn; seen "
-                f"{subgoal.turn}. Leave it out, or put the check "
-                "into one of kind `within`"
+                f"{subgoal.turn}. Leave it out, or put the check into one of kind `within`"
             )
             yield ("subgoals", index, "turn"), text
 
@@ -961,8 +960,8 @@ def _expected(detail: Mapping[str, Any]) -> str:
             return f"expected true or false, seen {seen(given)}"
         case "string_pattern_mismatch":
             return (
-                "expected letters, digits, dot, dash and underscore, a letter or digit first; "
-                f"seen {seen(given)}"
+                "expected letters, digits, dot, dash and underscore, a letter or digit first; seen "
+                f"{seen(given)}"
             )
         case "string_too_short" | "too_short":
             return "must not be empty"

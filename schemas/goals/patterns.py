@@ -99,8 +99,8 @@ def worst_steps(pattern: str) -> int:
         seen = "more than a billion" if cost.steps >= _TOO_MANY else f"{cost.steps:,}"
         raise PatternError(
             f"fits in so many ways that a search may take {seen} steps at each character, and "
-            f"{MAX_PATTERN_STEPS:,} are "
-            "allowed; use fewer or shorter repetitions, or make several checks of it"
+            f"{MAX_PATTERN_STEPS:,} are allowed; use fewer or shorter repetitions, or make several "
+            "checks of it"
         )
     return cost.steps
 

@@ -568,11 +568,12 @@ def import_calls(
                 importing.flush()
     finally:
         store.close()
-    say(
-        f"{counted(importing.written, 'call')} brought into {there}"
-        f"{f'; {importing.forgotten} left out, because they were deleted on request' if importing.forgotten else ''}"
-        f"{f'; {importing.there} that it had already stay as they are' if importing.there else ''}."
-    )
+    told = [f"{counted(importing.written, 'call')} brought into {there}"]
+    if importing.forgotten:
+        told.append(f"{importing.forgotten} left out, because they were deleted on request")
+    if importing.there:
+        told.append(f"{importing.there} that it had already stay as they are")
+    say(f"{'; '.join(told)}.")
     read.require_all("imported")
 
 

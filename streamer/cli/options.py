@@ -9,9 +9,8 @@ import typer
 
 PATHS_HELP: Final = (
     "Files of what callgauge reads live (events of any framework, spans by OTLP, records and "
-    "webhooks of ElevenLabs agents) or of "
-    "whole calls, folders of such files, and EVA run and record directories; `sample` is a call "
-    "that comes with callgauge."
+    "webhooks of ElevenLabs agents) or of whole calls, folders of such files, and EVA run and "
+    "record directories; `sample` is a call that comes with callgauge."
 )
 SINCE_HELP: Final = "From then on: 90s, 30m, 2h or 7d ago, or a UTC time, 2026-08-01T14:30."
 

@@ -338,8 +338,7 @@ def _watch(
         )
         raise WatchError(
             f"{path}: {seen}, so nothing is watched. Name one: the folder that EVA writes the run "
-            "to (output/<run>), a folder of files, or "
-            "a file; make it if nothing is written yet."
+            "to (output/<run>), a folder of files, or a file; make it if nothing is written yet."
         )
     beside = (
         path / POSITION_FILE if path.is_dir() else path.with_name(f".{path.name}{POSITION_FILE}")

@@ -373,8 +373,8 @@ def group_findings(
         )
     elif group.state != "Stable":
         seen = (
-            f"its {counted(group.members, 'member')} reassign the partitions "
-            f"({group.state}); {waiting}"
+            f"its {counted(group.members, 'member')} reassign the partitions ({group.state}); "
+            f"{waiting}"
         )
         what_to_do = (
             "Look again in half a minute; if it goes on, a member dies again and again: see its "

@@ -72,8 +72,7 @@ def settings_findings(settings: Settings) -> Iterator[Finding]:
         "settings",
         Verdict.OK,
         f"Kafka at {settings.bootstrap}, topic prefix {settings.topic_prefix or 'none'}; a call "
-        f"lasts {longest} at most "
-        f"and is over after {duration(limits.idle_ms)} of silence",
+        f"lasts {longest} at most and is over after {duration(limits.idle_ms)} of silence",
     )
     forgotten_ms = ExporterSettings().forget_after_ms
     if limits.max_call_duration_ms >= forgotten_ms:
@@ -81,8 +80,7 @@ def settings_findings(settings: Settings) -> Iterator[Finding]:
             "settings",
             Verdict.WARNING,
             f"a call may last {longest}, but the exporter forgets a silent one after "
-            f"{duration(forgotten_ms)}: the gauge "
-            "of running calls would be too low",
+            f"{duration(forgotten_ms)}: the gauge of running calls would be too low",
             "Lower max_call_duration_ms.",
         )
 
@@ -166,7 +164,6 @@ def topic_setting_findings(
             f"inputs are kept for {' and '.join(inputs)}, events for "
             f"{kept.get(EVENTS_TOPIC, 'a time that is not known')}, scores for "
             f"{kept.get(SCORES_TOPIC, 'a time that is not known')}; a call needs "
-            f"{duration(needs.least_kept_ms)}; cleanup, timestamps and "
-            "sizes are right"
+            f"{duration(needs.least_kept_ms)}; cleanup, timestamps and sizes are right"
         )
         yield Finding("topic settings", Verdict.OK, seen)

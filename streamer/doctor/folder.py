@@ -176,8 +176,8 @@ def newest_finding(state: LogFileState, now_ms: int) -> Finding:
             check,
             Verdict.WARNING,
             f"{counted(state.open_calls, 'call')} open, and {seen}",
-            "Nothing if these calls have ended without `call_ended`. Else see to the senders, their "
-            "address and token, and to the network.",
+            "Nothing if these calls have ended without `call_ended`. Else see to the senders, "
+            "their address and token, and to the network.",
         )
     if age_ms >= SILENT_MS:
         return Finding(

@@ -404,15 +404,14 @@ def goal_files_of(folder: Path) -> dict[Path, FileState]:
     except OSError as error:
         raise GoalFolderError(
             f"{folder}: the folder of goals cannot be read "
-            f"({error.strerror or type(error).__name__}). No goals come from it. "
-            "Check the path and its rights."
+            f"({error.strerror or type(error).__name__}). No goals come from it. Check the path "
+            "and its rights."
         ) from error
     states = {path: state for path, state in sorted(found.items()) if state is not None}
     if len(states) > MAX_FILES:
         raise GoalFolderError(
             f"{folder}: has {len(states)} goal files, and {MAX_FILES} are read at most, so none "
-            "is. Put several goal sets into "
-            "one file."
+            "is. Put several goal sets into one file."
         )
     return states
 

@@ -171,8 +171,7 @@ def compared(
                 if len(lots) == MOST_GROUPS:
                     raise SetupError(
                         f"--by {','.join(by)}: there are more than {MOST_GROUPS} groups. Nothing "
-                        "was compared. Compare by fewer "
-                        "columns, or only the calls of one agent."
+                        "was compared. Compare by fewer columns, or only the calls of one agent."
                     )
                 lots[group] = (_Lot(_ALL), _Lot(_ALL))
             lots[group][place].add(row[len(by) :])
@@ -219,8 +218,7 @@ def lot_given(text: str) -> Lot:
     if not parts or _PARTS.sub("", text).strip():
         raise SetupError(
             f"{text!r} names no calls: expected some of {', '.join(Lot._fields)}, as in "
-            "'agent=desk, version=2' or "
-            "'since=2026-11-20, until=2026-11-21'. Nothing was compared."
+            "'agent=desk, version=2' or 'since=2026-11-20, until=2026-11-21'. Nothing was compared."
         )
     return Lot(**parts)
 
@@ -448,8 +446,8 @@ def print_lots(
     if not pairs:
         say(
             f"No agent in {store.place} has calls of two versions in {USUAL_SINCE}, as "
-            "`call_started` says them. Nothing was compared. "
-            "Compare two lots with --a and --b, or two days with --before and --after."
+            "`call_started` says them. Nothing was compared. Compare two lots with --a and --b, or "
+            "two days with --before and --after."
         )
     found = (lots_compared(store, pair, now_ms, conditions) for pair in pairs)
     _print(

@@ -164,10 +164,8 @@ def left_in_topics() -> str:
     days = {topic.name: topic.retention_ms // DAY_MS for topic in TOPICS}
     return (
         "Kafka cannot delete single records: what its topics have of the calls goes when it is old "
-        "enough, if `callgauge topics create` "
-        f"made them after {days[WORDS_TOPIC]} days of {WORDS_TOPIC} and after {days[SCORES_TOPIC]} "
-        f"of {SCORES_TOPIC} and "
-        f"{TRANSCRIPTS_TOPIC}."
+        f"enough, if `callgauge topics create` made them after {days[WORDS_TOPIC]} days of "
+        f"{WORDS_TOPIC} and after {days[SCORES_TOPIC]} of {SCORES_TOPIC} and {TRANSCRIPTS_TOPIC}."
     )
 
 
@@ -215,8 +213,7 @@ def _wait_for_the_role(folder: Path, what: Forgetting) -> None:
         if time.monotonic() > until:
             raise OperatorError(
                 f"History: the process that writes {folder} has not deleted {there} calls after "
-                f"{WAIT_SECONDS:.0f} s. The topic says that "
-                "they are to be forgotten, so it will when it reads that: see its log, and "
-                "callgauge_history_lag_messages."
+                f"{WAIT_SECONDS:.0f} s. The topic says that they are to be forgotten, so it will "
+                "when it reads that: see its log, and callgauge_history_lag_messages."
             )
         time.sleep(LOOK_SECONDS)

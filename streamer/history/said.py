@@ -64,7 +64,6 @@ def annotation(
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         raise SetupError(
             f"{'.'.join(map(str, first['loc'])) or 'annotation'}: {first['msg']}. A label is one "
-            "word of lower-case letters, digits, - and "
-            f"_, as in false-alarm; a note has at most {MAX_NOTE_CHARS} characters. Nothing was "
-            "written."
+            "word of lower-case letters, digits, - and _, as in false-alarm; a note has at most "
+            f"{MAX_NOTE_CHARS} characters. Nothing was written."
         ) from None

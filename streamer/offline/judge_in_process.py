@@ -339,11 +339,9 @@ class JudgeInProcess:
         ):
             raise OperatorError(
                 f"Judge: the model {self._settings.model} at {self._settings.base_url} answers "
-                f"nothing ({reason}), so "
-                "scoring ends here; calls that are complete were printed. Check the key, the "
-                "model's name and the address "
-                "(judge.api_key, judge.model, judge.base_url), and what the endpoint says of its "
-                "own state."
+                f"nothing ({reason}), so scoring ends here; calls that are complete were printed. "
+                "Check the key, the model's name and the address (judge.api_key, judge.model, "
+                "judge.base_url), and what the endpoint says of its own state."
             )
         self._outcomes[reason] += 1
         self._requests += verdict.requests
@@ -363,8 +361,7 @@ class JudgeInProcess:
         example = self._judge.invalid[0] if self._judge.invalid else ""
         raise OperatorError(
             f"Judge: no answer of {self._settings.model} to {invalid} questions can be read, so "
-            "what they ask stays unscored "
-            "(invalid_answers); the rest was printed. Expected "
+            "what they ask stays unscored (invalid_answers); the rest was printed. Expected "
             f"{_FORMS[self._settings.answer_form]}; seen, for example: "
             f"{example[:MOST_EXAMPLE_CHARS]!r}. Ask a model that keeps to this form, or set "
             "judge.answer_form to the other one."
@@ -383,9 +380,8 @@ class JudgeInProcess:
         )
         return (
             f"Judge: {questions} questions, {sum(without.values())} without a "
-            f"verdict{f' ({reasons})' if reasons else ''}; "
-            f"{self._requests} requests, {tokens} tokens, cost {self._cost:.4f} by "
-            f"judge.price_*.{recalled}"
+            f"verdict{f' ({reasons})' if reasons else ''}; {self._requests} requests, {tokens} "
+            f"tokens, cost {self._cost:.4f} by judge.price_*.{recalled}"
         )
 
 
@@ -401,10 +397,9 @@ def require_on(settings: JudgeSettings) -> None:
         )
         raise SetupError(
             f"--judge on: no model can be asked, because {missing}. Nothing was scored. Set "
-            "OPENAI_API_KEY, or "
-            "CALLGAUGE_JUDGE__API_KEY and CALLGAUGE_JUDGE__BASE_URL for another endpoint; or leave "
-            "--judge off: "
-            "subgoals for a judge are then unscored (judge_disabled)."
+            "OPENAI_API_KEY, or CALLGAUGE_JUDGE__API_KEY and CALLGAUGE_JUDGE__BASE_URL for another "
+            "endpoint; or leave --judge off: subgoals for a judge are then unscored "
+            "(judge_disabled)."
         )
 
 

@@ -396,7 +396,6 @@ def read_recorded_goals(path: Path) -> RecordedGoals:
     if not sets:
         raise OperatorError(
             f"{path}: there is no goal file in this folder: expected one that ends with .yaml, "
-            ".yml, .json or .jsonl. No "
-            "call was scored."
+            ".yml, .json or .jsonl. No call was scored."
         )
     return RecordedGoals(sets)

@@ -261,8 +261,8 @@ class Demo:
             Exception: The failure of a role.
         """
         self._say(
-            "callgauge demo: calls are scored while they run. Callers and agents are simulated. For "
-            f"some minutes {IN_TROUBLE} has a bad version."
+            "callgauge demo: calls are scored while they run. Callers and agents are simulated. "
+            f"For some minutes {IN_TROUBLE} has a bad version."
         )
         self._say(f"{KEEPS_NOTHING} Ctrl-C ends it.")
         if self._settings.judge.is_on:

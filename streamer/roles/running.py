@@ -164,8 +164,7 @@ class RoleRunner:
         )
         return (
             f"{self._name}: ended with {type(self._failure).__name__} and starts again {when} "
-            f"(restart {self._restarts} of "
-            f"{MOST_RESTARTS}); the log says why: role_failed",
+            f"(restart {self._restarts} of {MOST_RESTARTS}); the log says why: role_failed",
         )
 
     def stalled(self) -> Sequence[str]:

@@ -464,9 +464,8 @@ def _on_one_machine(settings: Settings, folder: Path, host: str, port: int, toke
         name = ", ".join(settings.http_names) or host
         raise WeakTokenError(
             f"The token of senders has {len(token)} characters, and at {name} it opens the pages "
-            f"of calls: expected {MIN_TOKEN_CHARS} or "
-            "more. Take one from `openssl rand -hex 16`, or leave the setting out: then one is "
-            "made."
+            f"of calls: expected {MIN_TOKEN_CHARS} or more. Take one from `openssl rand -hex 16`, "
+            "or leave the setting out: then one is made."
         )
     console: dict[str, Any] = {"host": host, "port": port}
     if is_reached and settings.console.token is None and not settings.console.is_public:

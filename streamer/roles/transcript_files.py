@@ -79,8 +79,8 @@ class TranscriptFiles:
         except OSError as error:
             raise OperatorError(
                 f"Transcripts: the folder {self.folder} cannot be written to "
-                f"({error.strerror or error}), so nothing was "
-                "started. Make it, give this user the right to write there, or choose another one."
+                f"({error.strerror or error}), so nothing was started. Make it, give this user the "
+                "right to write there, or choose another one."
             ) from error
 
     def path_of(self, conversation_id: str) -> Path:
@@ -371,10 +371,9 @@ class FolderWriter:
         except OSError as error:
             raise OperatorError(
                 f"Call {conversation_id}: its transcript could not be written to "
-                f"{self._files.path_of(conversation_id)} "
-                f"({error.strerror or error}). It ends here; the files written before are whole. "
-                "Make room, or choose another "
-                "folder, and run it again."
+                f"{self._files.path_of(conversation_id)} ({error.strerror or error}). It ends "
+                "here; the files written before are whole. Make room, or choose another folder, "
+                "and run it again."
             ) from error
         if path in self._written:
             say(

@@ -64,8 +64,7 @@ def _line_of(folder: Path, name: str) -> str:
         why = error.strerror if isinstance(error, OSError) else error
         raise ServeAwayError(
             f"{folder}: no `callgauge serve` runs here ({why}), so nothing was sent. Start it with "
-            f"--folder {folder}, or "
-            "send to Kafka with --bootstrap."
+            f"--folder {folder}, or send to Kafka with --bootstrap."
         ) from error
 
 
@@ -94,8 +93,8 @@ async def post_command(folder: Path, path: str, records: Sequence[Any]) -> list[
     except httpx.HTTPError as error:
         raise ServeAwayError(
             f"{folder}: the process that serves it does not answer at {address} "
-            f"({type(error).__name__}). If it is about to start or to "
-            "end, try again; what it has taken is written."
+            f"({type(error).__name__}). If it is about to start or to end, try again; what it has "
+            "taken is written."
         ) from error
     return answers
 

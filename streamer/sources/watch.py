@@ -151,8 +151,8 @@ class Position:
             self._file.close()
             raise PositionError(
                 f"{path}: the calls were sent to {self._texts['']}, and now they would go to "
-                f"{target}. Nothing was sent. Give --position "
-                "FILE, which is then the position for this target."
+                f"{target}. Nothing was sent. Give --position FILE, which is then the position for "
+                "this target."
             )
 
     def __enter__(self) -> Self:
@@ -195,15 +195,14 @@ class Position:
         if "locked" in str(error):
             return PositionError(
                 f"{self._path}: another `callgauge replay --watch` sends these calls already. "
-                "Nothing was sent. End it first; to send them "
-                "to another target at the same time, give --position FILE."
+                "Nothing was sent. End it first; to send them to another target at the same time, "
+                "give --position FILE."
             )
         return PositionError(
             f"{self._path}: the position cannot be kept here ({error}), so a restart would send "
-            "events again. Sending stops. Give "
-            "--position FILE in a folder that this user may write to. If the file is damaged, "
-            "delete it to send everything again; calls "
-            "that closed stay as they are."
+            "events again. Sending stops. Give --position FILE in a folder that this user may "
+            "write to. If the file is damaged, delete it to send everything again; calls that "
+            "closed stay as they are."
         )
 
 
@@ -572,10 +571,9 @@ class Watch:
         self._remark(
             "",
             f"{path}: the events of {call.conversation_id} are of {shown_moment(newest_ms)} UTC, "
-            "and the evaluator takes none that is more "
-            f"than {duration(self._skew_ms)} old (limits.max_event_time_skew_ms). Nothing of this "
-            f"call is sent. `callgauge replay {path}` "
-            "plays it now.",
+            f"and the evaluator takes none that is more than {duration(self._skew_ms)} old "
+            "(limits.max_event_time_skew_ms). Nothing of this call is sent. `callgauge replay "
+            f"{path}` plays it now.",
         )
         return True
 

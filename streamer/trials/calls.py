@@ -478,9 +478,8 @@ def read_rows_file(path: Path, trials: Trials) -> Iterator[str]:
             if mistakes <= MOST_MISTAKES:
                 yield (
                     f"{path}:{number}: this line cannot be read: expected a row of this version; "
-                    f"seen {seen}. Its "
-                    "call is left out; the others are not concerned. Write the file again with "
-                    "`callgauge score`."
+                    f"seen {seen}. Its call is left out; the others are not concerned. Write the "
+                    "file again with `callgauge score`."
                 )
     except RecordingError as error:
         error.consequence = "The calls before it are compared; the rest of the file is left out."

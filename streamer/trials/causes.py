@@ -278,8 +278,8 @@ class Groups:
             some = ", ".join(map(str, sorted(found)[:MOST_NAMED]))
             self.remarks.append(
                 f"{name}: expected each of its faults in one group; seen "
-                f"{counted(len(found), 'number')} {what} (for example {some}). "
-                "The rest of the answer counts."
+                f"{counted(len(found), 'number')} {what} (for example {some}). The rest of the "
+                "answer counts."
             )
 
     def leave(self, numbered: Iterable[Sequence[FaultOfCall]]) -> None:
@@ -464,8 +464,7 @@ class _Asking:
         self._leave(
             numbered,
             f"{name}: the answer of {settings.model} cannot be read ({in_words(reply.outcome)}): "
-            "expected one JSON object with groups of "
-            f"numbers; seen, for example: {seen!r}.",
+            f"expected one JSON object with groups of numbers; seen, for example: {seen!r}.",
             "Ask a model that keeps to this form, raise judge.max_answer_tokens for one that is "
             "cut off, or leave --judge off.",
         )
@@ -504,9 +503,8 @@ class _Asking:
             cost += settings.prices.cost_of(most)
         say(
             f"Judge: at most {counted(len(asked), 'question')} about causes and "
-            f"{self._most_tokens:,} tokens, cost {cost:.4f} by "
-            f"judge.price_*; one that fails at the endpoint is sent again, {settings.max_retries} "
-            "times at most."
+            f"{self._most_tokens:,} tokens, cost {cost:.4f} by judge.price_*; one that fails at "
+            f"the endpoint is sent again, {settings.max_retries} times at most."
         )
 
     def _say_cost(self) -> None:
@@ -515,6 +513,5 @@ class _Asking:
         )
         say(
             f"Judge: {counted(self._requests, 'request')} about causes, {self._tokens:,} tokens, "
-            f"cost {self._cost:.4f} by "
-            f"judge.price_*.{recalled}"
+            f"cost {self._cost:.4f} by judge.price_*.{recalled}"
         )

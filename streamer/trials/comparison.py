@@ -475,20 +475,17 @@ def remarks(groups: Sequence[GoalSetTrials], ks: Sequence[int] | None) -> Iterat
         counts = ", ".join(f"{each.name} of {counted(len(each.trials), 'trial')}" for each in sets)
         changes = "; ".join(differences(sets[0].goal_set, sets[-1].goal_set))
         yield (
-            f"Goal set {name} changed between its trials: expected one content, "
-            f"seen {len(sets)} ({counts}). From the first to the last differ: {changes}. Each is "
-            "compared by itself; to compare all, score the recordings again with one of them "
-            "(--goals)."
+            f"Goal set {name} changed between its trials: expected one content, seen {len(sets)} "
+            f"({counts}). From the first to the last differ: {changes}. Each is compared by "
+            "itself; to compare all, score the recordings again with one of them (--goals)."
         )
     for group in groups:
         if too_large := [k for k in ks or () if k > len(group.known)]:
             yield (
-                f"Goal set {group.name}: expected k from 1 "
-                "to the number of trials with a "
-                f"known success, {len(group.known)} of {len(group.trials)}; seen --k "
-                f"{', '.join(map(str, too_large))}. It has no "
-                "pass@k and pass^k for that; the other figures are complete. Make more calls, or "
-                "take a smaller k."
+                f"Goal set {group.name}: expected k from 1 to the number of trials with a known "
+                f"success, {len(group.known)} of {len(group.trials)}; seen --k "
+                f"{', '.join(map(str, too_large))}. It has no pass@k and pass^k for that; the "
+                "other figures are complete. Make more calls, or take a smaller k."
             )
 
 
@@ -849,17 +846,16 @@ def _lot(trials: Sequence[Trial], name: str) -> Sequence[Trial]:
         begin_so = [each for each in trials if name and each.digest.startswith(name)]
         if not lot and len({each.digest for each in begin_so}) > 1:
             raise OperatorError(
-                f"--compare {name}: the digests of several goal sets begin so, and mixed they would "
-                "be no lot. "
-                "Nothing was compared. Give more of it."
+                f"--compare {name}: the digests of several goal sets begin so, and mixed they "
+                "would be no lot. Nothing was compared. Give more of it."
             )
         lot = lot or begin_so
     if not lot:
         raise OperatorError(
             f"--compare {name}: expected a path with calls that have goals, the name of a goal set "
-            "or the beginning of its digest; seen "
-            f"no such trial among {', '.join(each.name for each in compared(trials))}. Nothing "
-            "was compared. Name one of these."
+            "or the beginning of its digest; seen no such trial among "
+            f"{', '.join(each.name for each in compared(trials))}. Nothing was compared. Name one "
+            "of these."
         )
     return lot
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 _TEMPLATES: Final = Path(__file__).with_name("templates")
 STYLE: Final = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 ICON: Final = (
-    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E"
-    "%3Crect x='1' y='2' width='9' height='5' rx='1' fill='%230072b2'/%3E"
-    "%3Crect x='6' y='9' width='9' height='5' rx='1' fill='%23d55e00'/%3E%3C/svg%3E"
+    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Crect "
+    "x='1' y='2' width='9' height='5' rx='1' fill='%230072b2'/%3E%3Crect x='6' y='9' width='9' "
+    "height='5' rx='1' fill='%23d55e00'/%3E%3C/svg%3E"
 )
 _LINE_BREAK: Final = re.compile(r"(?<=[>}])\n\s*|\n\s*(?=[<{])|\n\Z")
 """A line break beside a tag, by which people read templates: the page has none there, for browsers

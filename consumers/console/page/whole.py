@@ -51,8 +51,8 @@ def _policy(style: str) -> str:
     """
     digest = hashlib.sha256(style.encode()).digest()
     return (
-        f"default-src 'none'; style-src 'sha256-{base64.b64encode(digest).decode()}'; img-src data:; base-uri 'none'; "
-        "form-action 'none'"
+        f"default-src 'none'; style-src 'sha256-{base64.b64encode(digest).decode()}'; img-src "
+        "data:; base-uri 'none'; form-action 'none'"
     )
 
 

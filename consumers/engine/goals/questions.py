@@ -470,8 +470,8 @@ def in_words(question: ToolQuestion, redactor: CallRedactor | Redactor) -> str:
     what = "the answer" if question.parameter is None else f"the argument {question.parameter!r}"
     return (
         f"In turn {question.turn} the assistant used the tool {question.call.tool!r}, and {what} "
-        "of that use is as it must "
-        f"be. It must be so: {redactor.redact(question.check)} It is: {_json(value)}"
+        f"of that use is as it must be. It must be so: {redactor.redact(question.check)} It is: "
+        f"{_json(value)}"
     )
 
 

@@ -225,8 +225,8 @@ def _closed(cause: BaseException, security: SecuritySettings) -> Explanation:
     if isinstance(cause, ssl.SSLError) and "ALERT" in (cause.reason or ""):
         alert = (cause.reason or "").lower().replace("_", " ")
         remedy = (
-            f"Check that the brokers trust the CA that signed {security.cert_file}, and that it has "
-            "not expired."
+            f"Check that the brokers trust the CA that signed {security.cert_file}, and that it "
+            "has not expired."
         )
         if security.cert_file is None:
             remedy = (
@@ -716,8 +716,8 @@ def counts_in(
     if missing:
         raise TopicsUnfitError(
             f"Topics: {', '.join(missing)} not found on {kafka.bootstrap_servers}. callgauge does "
-            "not make topics, "
-            "so it does not start. `callgauge topics create` makes them; or check the topic prefix."
+            "not make topics, so it does not start. `callgauge topics create` makes them; or check "
+            "the topic prefix."
         )
     return {name: counts[topic] for name, topic in wanted.items()}
 

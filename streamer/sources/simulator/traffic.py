@@ -1052,6 +1052,5 @@ def traffic_text(progress: PlayProgress) -> str:
     """The progress of simulated traffic, in words."""
     return (
         f"{progress.calls_started - progress.calls_finished} calls running, "
-        f"{progress.calls_finished} over, "
-        f"{progress.events_published} events sent"
+        f"{progress.calls_finished} over, {progress.events_published} events sent"
     )

@@ -237,8 +237,8 @@ class Call:
             return True
         self._log.warning(
             f"callgauge: {self.waiting} events of call {self._conversation_id} were not "
-            "acknowledged within "
-            f"{FLUSH_SECONDS:g} s of its end. They are sent for as long as this process runs."
+            f"acknowledged within {FLUSH_SECONDS:g} s of its end. They are sent for as long as "
+            "this process runs."
         )
         return False
 

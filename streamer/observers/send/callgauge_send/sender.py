@@ -258,8 +258,8 @@ class Sender:
         if self._failures == 1:
             self._log.warning(
                 f"callgauge: events cannot be sent to {self._way.place} ({type(error).__name__}: "
-                f"{error}). They wait, up to a "
-                f"bound, and are sent when it takes them. {self._way.remedy}"
+                f"{error}). They wait, up to a bound, and are sent when it takes them. "
+                f"{self._way.remedy}"
             )
 
     def _have_succeeded(self) -> None:

@@ -122,8 +122,8 @@ class ToHttp:
                 self._once.warn(
                     ("given up", answer.status),
                     f"{self._url} has refused all events for {GIVE_UP_SECONDS:g} s, which are lost "
-                    "and counted from now on until "
-                    f"it takes them: {answer.said}. {_REMEDIES.get(answer.status, self.remedy)}",
+                    f"and counted from now on until it takes them: {answer.said}. "
+                    f"{_REMEDIES.get(answer.status, self.remedy)}",
                 )
             settled.update((outbox, record.sequence) for outbox, record in records)
             if failure is not None:
