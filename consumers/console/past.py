@@ -54,6 +54,8 @@ MOST_PAGES: Final = 200
 """Pages that can be turned to: what is behind 10,000 calls is found by asking for less."""
 MOST_VALUES: Final = 40
 """Values of one facet, those with most calls."""
+TO_CALL_BACK: Final = "never_answered,hung_up,failed"
+"""The outcomes of calls whose callers did not get what they called for."""
 FALSE_ALARM: Final = "false-alarm"
 """The label of a call that is shown as bad, and that a person found to be well."""
 UNKNOWN: Final = "\u2013"
@@ -82,6 +84,7 @@ class PastQuery(_Asked):
     tenant: str = _Text
     environment: str = _Text
     outcome: str = _Text
+    main: str = _Text
     trouble: str = _Text
     goal_set: str = _Text
     label: str = _Text
@@ -102,6 +105,7 @@ class PastQuery(_Asked):
 
 
 FACETS: Final[Mapping[str, tuple[str, str]]] = {
+    "main": ("Main trouble", "main_trouble"),
     "outcome": ("Outcome", "outcome"),
     "trouble": ("Trouble", "troubles"),
     "tool": ("Failed tool", "tools_failed"),
@@ -120,15 +124,16 @@ of history.
 """
 PRESETS: Final[Mapping[str, Mapping[str, str]]] = {
     "Newest": {},
-    "Today": {"day": "today", "since": ""},
-    "Yesterday": {"day": "yesterday", "since": ""},
+    "Today": {"day": "today", "since": "", "sort": ""},
+    "Yesterday": {"day": "yesterday", "since": "", "sort": ""},
     "Never answered": {"outcome": "never_answered"},
     "Slow": {"trouble": "slow"},
     "Goals missed": {"trouble": "goals_missed"},
-    "False alarms": {"label": FALSE_ALARM, "since": "30d"},
+    "False alarms": {"label": FALSE_ALARM, "since": "30d", "day": ""},
+    "To call back": {"outcome": TO_CALL_BACK, "said": "last"},
     "Last words of abandoned calls": {"outcome": "hung_up,never_answered", "said": "last"},
 }
-"""Questions that are asked often, the newest call first."""
+"""Questions that are asked often, the newest call first; of a day the worst one."""
 _KEPT: Final = ("agent", "version", "tenant", "environment", "day")
 """Facets whose choice a preset keeps: it asks the same of fewer calls."""
 BESIDE: Final = "\0"
@@ -141,7 +146,26 @@ _OUTCOMES: Final = {
     "hung_up": "hung up in silence",
     "failed": "failed: agent error",
     "running": "not closed yet, not counted here",
+    "none": "nothing wrong",
 }
+
+
+class InCommon(NamedTuple):
+    """What some calls have more often than others.
+
+    Attributes:
+        facet: Field of the question.
+        values: Its value; several where the same calls have them.
+        share: The share of these calls that have it.
+        others: The same of the others.
+        is_within: Whether only the calls that have what is named before it are compared.
+    """
+
+    facet: str
+    values: Sequence[str]
+    share: float
+    others: float
+    is_within: bool = False
 
 
 class PastFound(NamedTuple):
@@ -156,9 +180,7 @@ class PastFound(NamedTuple):
         said: By call, a turn, who spoke and what was said: where the words were found, or the last
             words of the caller.
         labels: By call, the labels of people.
-        in_common: What calls with a chosen outcome or fault have more often than the others, the
-            greatest difference first: field of the question, value, their share and that of the
-            others.
+        in_common: What the calls that are asked for have more often than the others.
         used_tools: By tool the number of calls that called it, beside all else that is asked.
     """
 
@@ -168,12 +190,12 @@ class PastFound(NamedTuple):
     facets: Mapping[str, Sequence[tuple[str, int]]] = {}
     said: Mapping[str, tuple[int, str, str]] = {}
     labels: Mapping[str, Sequence[str]] = {}
-    in_common: Sequence[tuple[str, str, float, float]] = ()
+    in_common: Sequence[InCommon] = ()
     used_tools: Mapping[str, int] = {}
 
 
 def _began(value: Any) -> str:
-    return day_and_time(value)[5:16]
+    return day_and_time(value)[5:19]
 
 
 PAST_COLUMNS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
@@ -213,6 +235,7 @@ ASKED_COLUMNS: Final = (
     ),
     *(
         "began_ms",
+        "ended_ms",
         "waiting.turn",
         "errors.number",
         "errors.component",
@@ -335,14 +358,16 @@ def past_page(
         rows=[_row(site, asked, found, call, columns, redact) for call in found.rows],
         in_common=[
             (
-                _in_facet(facet, value),
-                asked.query(**_choice(facet, value)),
-                percent(share),
-                percent(others),
+                _in_facet(each.facet, each.values),
+                asked.query(**choice_of(each.facet, each.values[0])),
+                percent(each.share),
+                percent(each.others),
+                each.is_within,
             )
-            for facet, value, share, others in found.in_common
+            for each in found.in_common
         ],
         found=found,
+        are_to_call_back=asked.outcome == TO_CALL_BACK,
         running=f"./?{urlencode(_chosen(asked, 'agent', 'version', 'tenant', 'environment'))}",
         first=(asked.page - 1) * ROWS + 1,
         turning=[
@@ -357,12 +382,14 @@ def past_page(
     return page(site, "Past calls", content, here="past")
 
 
-def _in_facet(facet: str, value: str) -> str:
-    choice = _choice(facet, value)
-    text = value if len(choice) == 1 else _beside(facet, choice)
+def _in_facet(facet: str, values: Sequence[str]) -> str:
+    choice = choice_of(facet, values[0])
+    text = _in_words(facet, values[0]) if len(choice) == 1 else _beside(facet, choice)
     if facet == "version" and len(choice) > 1:
         return text  # its agent says what it is
-    heading = FACETS[facet][0] if facet in {"tool", "subgoal"} else in_words(facet)
+    if len(values) > 1:
+        text += f" and {len(values) - 1} more"
+    heading = FACETS[facet][0] if facet in {"tool", "subgoal", "main"} else in_words(facet)
     return f"{heading.lower()} {text}"
 
 
@@ -371,7 +398,7 @@ def _chosen(asked: PastQuery, *names: str) -> dict[str, str]:
 
 
 def _in_words(name: str, value: str) -> str:
-    is_ours = name in {"outcome", "trouble"}
+    is_ours = name in {"outcome", "trouble", "main"}
     return (
         " or ".join(_OUTCOMES.get(each, in_words(each)) for each in value.split(","))
         if is_ours
@@ -379,7 +406,7 @@ def _in_words(name: str, value: str) -> str:
     )
 
 
-def _choice(name: str, value: str) -> dict[str, str]:
+def choice_of(name: str, value: str) -> dict[str, str]:
     """The fields of the question that choose a value of a facet."""
     of, beside, each = value.rpartition(BESIDE)
     return {BELONGS_TO[name]: of, name: each} if beside else {name: value}
@@ -391,7 +418,7 @@ def _beside(name: str, choice: Mapping[str, str]) -> str:
 
 
 def _value(asked: PastQuery, name: str, value: str, calls: int, *, most: int) -> dict[str, Any]:
-    choice = _choice(name, value)
+    choice = choice_of(name, value)
     is_chosen = choice[name] in {getattr(asked, name), *getattr(asked, name).split(",")} - {""}
     words = _in_words(name, choice[name]) or "unknown"
     href = ""
@@ -422,7 +449,8 @@ def _row(
         "id": conversation_id,
         "short_id": conversation_id[-ID_CHARS:],
         "href": site.call_href(conversation_id),
-        "began": day_and_time(began_ms(call)),
+        "began": _began(began_ms(call)),
+        "ended": day_and_time(ended_ms)[11:19] if (ended_ms := call.get("ended_ms")) else "",
         "more": ", ".join(str(each) for each in labels if each not in {None, "unknown"}),
         # what a person found to be well is not shown as bad
         "chips": [("calm" if FALSE_ALARM in people else level, text) for level, text in why(call)],

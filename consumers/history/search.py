@@ -65,6 +65,13 @@ TROUBLES: Final[Mapping[str, str]] = {
 """What can be wrong with a call as a whole, the worst first, and when it is. The names are those of
 `TroubleKind` where it has them.
 """
+_MAIN: Final = (
+    *("tool_fails", "goals_missed", "unanswered", "agent_error", "stalled", "slow"),
+    *("interruptions", "dead_air"),
+)
+"""The troubles of a call that did not end badly, in the order in which one of them stands for it:
+first what kept it from its goals.
+"""
 DERIVED: Final[Mapping[str, Derived]] = {
     "outcome": Derived(
         "text",
@@ -80,6 +87,13 @@ DERIVED: Final[Mapping[str, Derived]] = {
                 *(f"CASE WHEN {sql} THEN '{name} ' ELSE '' END" for name, sql in TROUBLES.items()),
             ]
         ),
+    ),
+    "main_trouble": Derived(
+        "text",
+        f"CASE WHEN \"state\" != 'closed' THEN NULL WHEN {_NEVER_ANSWERED} THEN 'never_answered' "
+        f"WHEN {_HUNG_UP} THEN 'hung_up' WHEN {_FAILED} THEN 'failed' "
+        + "".join(f"WHEN {TROUBLES[name]} THEN '{name}' " for name in _MAIN)
+        + "ELSE 'none' END",
     ),
     "tools_failed": Derived("text", "', ' || coalesce(\"failed_tools\", '') || ', '"),
     "subgoal_results": Derived("text", '"goals.digest" || \' \' || "goals.subgoals.result"'),
@@ -127,6 +141,7 @@ DERIVED: Final[Mapping[str, Derived]] = {
 - `outcome`: `never_answered`, `hung_up` (while the caller waited), `failed` (right after an error
   of the agent), `ended`, `running`
 - `troubles`: names of `TROUBLES`, a blank before and behind each
+- `main_trouble`: how it ended if that was badly, otherwise its first trouble of `_MAIN`, or `none`
 - `tools_failed`: `failed_tools`, a comma and a blank before and behind each
 - `subgoal_results`: `goals.digest` and `goals.subgoals.result`, with a blank between
 - `rank`: the higher, the worse: how it ended, then its troubles, then its longest wait

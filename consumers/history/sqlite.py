@@ -405,9 +405,11 @@ class SqliteHistory:
         is noted that this was read.
         """
         tenants = {each.tenant: each.at_ms for each in people.tenants}
-        self._delete({*people.forgotten, *self._calls_of(tenants)} if people.forgets else ())
+        gone = sorted({*people.forgotten, *self._calls_of(tenants)}) if people.forgets else []
+        self._delete(gone)
         with self._writing() as there:
-            there.forget(people.forgotten)
+            # also of a tenant: a console that has rows of a call asks by its id
+            there.forget(gone)
             for tenant, at_ms in tenants.items():
                 there.forget_tenant(tenant, at_ms)
             refused = there.annotate(people.annotations)

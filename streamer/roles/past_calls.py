@@ -15,12 +15,14 @@ from consumers.console.past import (
     FACETS,
     ROWS,
     USUAL_BY,
+    InCommon,
     LotsQuery,
     PastFound,
     PastQuery,
     Usual,
     Versions,
     began_ms,
+    choice_of,
     why,
 )
 from consumers.history.opening import opened
@@ -67,10 +69,16 @@ LEAST_COMPARED = 5
 """Calls on each side without which nothing is said of what they have in common."""
 LEAST_APART = 0.2
 """The least difference of two shares that is worth a word."""
-MOST_IN_COMMON = 3
+MOST_IN_COMMON = 5
 """Values that are named as common to calls."""
-_WHOSE = ("agent", "version", "tenant", "environment", "goal_set", "tool", "subgoal")
-"""Facets that may be behind an outcome or a fault."""
+_WHOSE = ("agent", "version", "tenant", "environment")
+"""Facets that may be behind a fault, those of more calls first."""
+_FAULTS = ("main", "outcome", "trouble", "tool", "goals", "subgoal")
+"""Facets that say what was wrong."""
+NEARLY_ALL = 0.95
+"""If so many calls have a value, only calls that have it are compared further."""
+_ALIKE = 0.05
+"""Subgoals that are missed equally often but for this are missed together."""
 _USED = "used_tools"
 """Is counted beside the facets: how many calls have called a tool that fails in some."""
 MOST_ASKED_OF_A_SET = 5
@@ -94,7 +102,7 @@ def _as_it_is(name: str) -> Computed[_Line]:
 _FIRST = ("labels.agent", "labels.version", "outcome")
 _UNTOLD = ("rank", "goals.digest", "goals.subgoals.result")
 """Columns that are read and not told: an order, and what `missed_subgoals` says in words."""
-_TABLE_COLUMNS = (*ASKED_COLUMNS, "ended_ms", "known_ms", "all_goals")
+_TABLE_COLUMNS = (*ASKED_COLUMNS, "known_ms", "all_goals")
 PAST_CALL_COLUMNS: Sequence[Computed[_Line]] = (
     Computed(
         "began",
@@ -201,7 +209,7 @@ class StoredCalls:
             *(Condition("outcome", "!=", each) for each in OUTCOMES if each not in outcomes),
             *(
                 Condition(FACETS[name][1], "=", value)
-                for name in ("agent", "version", "tenant", "environment", "goals", "goal_set")
+                for name in (*_WHOSE, "goals", "goal_set", "main")
                 if (value := getattr(asked, name))
             ),
             *(Condition("troubles", "~", f" {each} ") for each in asked.trouble.split()),
@@ -484,24 +492,60 @@ def _number(counts: _Counts, asked: PastQuery) -> int:
     return sum(calls for of, calls in counts if all(_is_in(of[name], asked, name) for name in of))
 
 
-def _in_common(counts: _Counts, asked: PastQuery) -> list[tuple[str, str, float, float]]:
-    """Finds what the calls with the chosen outcome or fault have more often than the others."""
-    every = asked.model_copy(update=dict.fromkeys(("outcome", "trouble", "tool", "subgoal"), ""))
-    these = _number(counts, asked)
-    others = _number(counts, every) - these
-    found = []
-    for name in _WHOSE if min(these, others) >= LEAST_COMPARED else ():
-        of_these = dict(_counts_of(counts, asked, name))
-        for value, calls in _counts_of(counts, every, name):
-            number = of_these.get(value, 0)
-            share, other_share = number / these, (calls - number) / others
-            is_itself = (name == "subgoal" and "goals_missed" in asked.trouble) or (
-                name == "tool" and "tool_fails" in asked.trouble
+def _in_common(counts: _Counts, asked: PastQuery) -> list[InCommon]:
+    """Finds what the calls with a chosen fault have more often than the others: first whose they
+    are, then what else was wrong with them. Where nearly all are of one agent, they are compared
+    with its other calls, and so on. With no fault chosen, calls of a version, tenant or environment
+    are compared with those of the others.
+    """
+    has_fault = any(getattr(asked, name) for name in _FAULTS)
+    left_out = _FAULTS if has_fault else _WHOSE[1:]
+    if not any(getattr(asked, name) for name in left_out):
+        return []
+    these, every = asked, asked.model_copy(update=dict.fromkeys(left_out, ""))
+    found: list[InCommon] = []
+    is_within = False
+    for name in _WHOSE if has_fault else ():
+        most = next(iter(_apart(counts, these, every, name)), None)
+        if most is None:
+            continue
+        found.append(most._replace(is_within=is_within))
+        if most.share >= NEARLY_ALL:
+            choice = choice_of(name, most.values[0])
+            these, every = (each.model_copy(update=choice) for each in (these, every))
+            is_within = True
+    wrong: list[InCommon] = []
+    for name in ("tool", "subgoal") if has_fault else ("main", "tool", "subgoal"):
+        several = _apart(counts, these, every, name)
+        together = [each for each in several if several[0].share - each.share <= _ALIKE]
+        if together:
+            values = (
+                [each.values[0] for each in together] if name == "subgoal" else together[0].values
             )
-            is_open = value and not getattr(asked, name) and not is_itself
-            if is_open and share - other_share >= LEAST_APART:
-                found.append((name, value, share, other_share))
-    return sorted(found, key=lambda each: each[3] - each[2])[:MOST_IN_COMMON]
+            wrong.append(together[0]._replace(values=values, is_within=is_within))
+    return [*found, *wrong][:MOST_IN_COMMON]
+
+
+def _apart(counts: _Counts, these: PastQuery, every: PastQuery, name: str) -> list[InCommon]:
+    """The values of a facet that these calls have more often than the others of all, the greatest
+    difference first; none that is chosen or that the choice says already.
+    """
+    number = _number(counts, these)
+    others = _number(counts, every) - number
+    is_said = {
+        "subgoal": "goals_missed" in {these.trouble, these.main} or these.goals == "missed",
+        "tool": "tool_fails" in {these.trouble, these.main},
+    }
+    if min(number, others) < LEAST_COMPARED or getattr(these, name) or is_said.get(name):
+        return []
+    of_these = dict(_counts_of(counts, these, name))
+    found = []
+    for value, calls in _counts_of(counts, every, name):
+        mine = of_these.get(value, 0)
+        share, other_share = mine / number, (calls - mine) / others
+        if value and value != "none" and share - other_share >= LEAST_APART:
+            found.append(InCommon(name, [value], share, other_share))
+    return sorted(found, key=lambda each: each.others - each.share)
 
 
 def _facet_values(name: str, value: Flat) -> Sequence[str]:

@@ -16,6 +16,7 @@ from consumers.console.past import (
     BESIDE,
     FACETS,
     PRESETS,
+    InCommon,
     LotsQuery,
     PastFound,
     PastQuery,
@@ -185,7 +186,9 @@ def test_presets_show_the_newest_call_first() -> None:
     ]
     assert worst == {"since": "7d", "agent": "desk"}
     assert len(others) == len(PRESETS)
-    assert {each["sort"] for each in others} == {"first_known_ms"}
+    of_a_day = [each for each in others if each.get("day") in ("today", "yesterday")]
+    assert [each.get("sort") for each in of_a_day] == [None, None], "the worst first"
+    assert {each["sort"] for each in others if each not in of_a_day} == {"first_known_ms"}
     assert all("up" not in each for each in others)
 
 
@@ -196,18 +199,24 @@ def test_cost_is_a_column_where_it_is_known() -> None:
 
 
 def test_what_bad_calls_have_in_common_chooses_them() -> None:
-    in_common = [("version", "v2", 0.92, 0.1), ("goal_set", "pay", 0.5, 0.0)]
+    in_common = [
+        InCommon("version", ["v2"], 0.92, 0.1),
+        InCommon("goal_set", ["pay"], 0.5, 0.0, is_within=True),
+    ]
     page = shown(asked=PastQuery(trouble="slow"), in_common=in_common)
     assert (
         'href="past?version=v2&amp;trouble=slow">version v2</a> 92 % (10 % of the others)' in page
     )
-    assert "goal set pay</a> 50 % (0 % of the others)." in page
+    assert "among these <a" in page
+    assert "goal set pay</a> 50 % (0 % of the others among them)." in page
     assert "More often" not in shown(asked=PastQuery(trouble="slow"))
 
 
 def test_a_version_of_several_agents_is_chosen_with_its_agent() -> None:
     facets = {"version": [(f"desk{BESIDE}2", 5), (f"care{BESIDE}2", 3), (f"care{BESIDE}", 1)]}
-    page = shown(asked=PastQuery(), facets=facets, in_common=[("version", f"desk{BESIDE}2", 1, 0)])
+    page = shown(
+        asked=PastQuery(), facets=facets, in_common=[InCommon("version", [f"desk{BESIDE}2"], 1, 0)]
+    )
     assert '<a href="past?agent=desk&amp;version=2">desk 2</a> <b>5</b>' in page
     assert "<span>care unknown</span> <b>1</b>" in page
     assert 'href="past?agent=desk&amp;version=2">desk 2</a> 100 % (0 % of the others)' in page
@@ -527,9 +536,12 @@ def test_a_preset_keeps_whose_calls_and_which_day_are_asked_for() -> None:
 
 
 def test_what_is_in_common_says_that_a_subgoal_is_missed() -> None:
-    common = [("subgoal", "paid", 0.9, 0.1), ("agent", "desk", 0.8, 0.2)]
+    common = [
+        InCommon("subgoal", ["paid", "booked"], 0.9, 0.1),
+        InCommon("agent", ["desk"], 0.8, 0.2),
+    ]
     text = shown({"conversation_id": "a"}, asked=PastQuery(outcome="hung_up"), in_common=common)
-    assert "missed subgoal paid" in text
+    assert "missed subgoal paid and 1 more" in text
     assert "agent desk" in text
 
 

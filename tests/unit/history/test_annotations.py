@@ -159,6 +159,10 @@ def test_the_calls_of_a_tenant_are_forgotten_up_to_a_moment(store: SqliteHistory
     store.write(batch(of_tenant("late", NOON_MS + DAY_MS), 3))  # it went on
     assert sorted(map(str, found(store))) == ["after", "another", "other"]
     assert (store.call("late"), store.transcript("late")) == (None, None)
+    ids = ("before", "late", "after", "other")
+    assert [each for each in ids if store.is_forgotten(each)] == ["before", "late"], (
+        "whoever has rows of them still can ask"
+    )
 
 
 def test_a_reader_makes_forgetting_wait_and_then_it_is_whole(store: SqliteHistory) -> None:

@@ -190,6 +190,7 @@ def test_how_calls_ended_and_what_was_wrong(keep: Keep) -> None:
         "length_ms",
         "success",
         "all_goals",
+        "main_trouble",
         "goals.subgoals.result",
     )
     rows = {
@@ -206,6 +207,13 @@ def test_how_calls_ended_and_what_was_wrong(keep: Keep) -> None:
     assert rows["missed"]["goals.subgoals.result"] == "1, 0, ?"
     assert (rows["missed"]["success"], rows["well"]["success"]) == (0, None)
     assert (rows["missed"]["all_goals"], rows["well"]["all_goals"]) == ("missed", None)
+    mains = {name: row["main_trouble"] for name, row in rows.items()}
+    assert (mains["missed"], mains["well"], mains["gave-up"], mains["runs"]) == (
+        "goals_missed",
+        "none",
+        "hung_up",
+        None,
+    )
     assert (rows["well"]["length_ms"], rows["mute"]["length_ms"], rows["runs"]["length_ms"]) == (
         20_000,
         60_000,

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from consumers.console.pages import Site
-from consumers.console.past import BESIDE, LotsQuery, PastQuery, past_page
+from consumers.console.past import BESIDE, LotsQuery, PastQuery, choice_of, past_page
 from consumers.history.annotations import FromPeople
 from consumers.history.settings import HistorySettings
 from consumers.history.sqlite import Batch, SqliteHistory
@@ -279,17 +279,66 @@ def test_what_bad_calls_have_in_common_is_told_beside_the_others(
     assert past.find(asked).in_common == [], "too few calls to say it"
     monkeypatch.setattr(past_calls, "LEAST_COMPARED", 1)
     found = past.find(asked)
-    others = past.find(PastQuery(since=SINCE)).total - found.total
-    for facet, value, share, other_share in found.in_common:
-        having = past.find(PastQuery.model_validate({"since": SINCE, facet: value}))
-        both = past.find(asked.model_copy(update={facet: value}))
-        assert share == both.total / found.total
-        assert other_share == (having.total - both.total) / others
-        assert share - other_share >= 0.2
+    every = PastQuery(since=SINCE)
+    for each in found.in_common:
+        (these, those) = (past.find(query).total for query in (asked, every))
+        choice = choice_of(each.facet, each.values[0])
+        both, having = (
+            past.find(query.model_copy(update=choice)).total for query in (asked, every)
+        )
+        assert each.share == both / these
+        assert each.others == (having - both) / (those - these)
+        assert each.share - each.others >= 0.2
+        if each.share == 1:  # the next ones are compared with calls that have it too
+            asked, every = (query.model_copy(update=choice) for query in (asked, every))
     assert found.in_common, "the two calls of the next day have it"
-    narrow = past.find(asked.model_copy(update={"agent": "desk"}))
-    assert "agent" not in {facet for facet, *_ in narrow.in_common}
+    narrow = past.find(PastQuery(since=SINCE, trouble="tool_fails", agent="desk"))
+    assert "agent" not in {each.facet for each in narrow.in_common}
     assert past.find(PastQuery(since=SINCE)).in_common == [], "nothing is chosen"
+
+
+def test_first_whose_the_bad_calls_are_then_what_was_wrong_with_them() -> None:
+    """Each among the calls that have what was said before it: so a tenant of a version is found
+    that is one of many tenants of its agent.
+    """
+    counts: list[tuple[dict[str, list[str]], int]] = []
+
+    def add(calls: int, agent: str, version: str, tenant: str, *missed: str) -> None:
+        counts.append(
+            (
+                {
+                    "agent": [agent],
+                    "version": [version],
+                    "tenant": [tenant],
+                    "goal_set": [agent],
+                    "outcome": ["ended"],
+                    "goals": ["missed" if missed else "reached"],
+                    "subgoal": list(missed),
+                },
+                calls,
+            )
+        )
+
+    add(20, "air", "5", "lark", "found", "rebooked")
+    add(20, "air", "5", "fjord")
+    add(30, "air", "4", "lark")
+    add(10, "air", "4", "fjord", "found")
+    add(90, "desk", "1", "lark")
+
+    def told(**asked: str) -> list[tuple[str, Sequence[str], float, float, bool]]:
+        return [
+            (each.facet, each.values, round(each.share, 2), round(each.others, 2), each.is_within)
+            for each in past_calls._in_common(counts, PastQuery.model_validate(asked))
+        ]
+
+    assert told(subgoal="rebooked") == [
+        ("agent", ["air"], 1.0, 0.4, False),
+        ("version", ["5"], 1.0, 0.33, True),
+        ("tenant", ["lark"], 1.0, 0.0, True),
+    ]
+    lark = {"agent": "air", "version": "5", "tenant": "lark", "goal_set": "air"}
+    assert told(**lark) == [("subgoal", ["rebooked", "found"], 1.0, 0.0, False)]
+    assert told(goals="missed", agent="air") == [("version", ["5"], 0.67, 0.4, False)]
 
 
 def test_a_question_that_takes_too_long_is_stopped(
