@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from consumers.console.fleet import Runbook
 from consumers.runtime.process import OperatorError
 
 PLACES: Final = (
@@ -61,18 +62,26 @@ def write_deploy_files(folder: Path, *, replaces: bool) -> int:
     return len(new)
 
 
-def what_to_do() -> Mapping[str, Sequence[str]]:
-    """By alert, what its runbook says to do, step by step: what the text of the alert has too."""
-    return {
-        path.stem: [
-            " ".join(step.split())
-            for step in _STEP.split(content.decode().partition("## What to do\n")[2])[1:]
-        ]
-        for path, content in _files(["runbooks"])
-    }
+def runbooks() -> Mapping[str, Runbook]:
+    """By alert its runbook: what to do step by step, which the text of the alert has too, and the
+    team that is asked.
+    """
+    rules = "\n".join(content.decode() for _, content in _files(["prometheus/rules"]))
+    named = _ALERT_OR_TEAM.findall(rules)
+    teams = dict(zip(named[::2], named[1::2], strict=True))
+    found = {}
+    for path, content in _files(["runbooks"]):
+        text = content.decode()
+        steps = _STEP.split(text.partition("## What to do\n")[2])[1:]
+        found[path.stem] = Runbook(
+            teams.get(path.stem, ""), [" ".join(step.split()) for step in steps], text
+        )
+    return found
 
 
 _STEP: Final = re.compile(r"^\d+\. ", re.MULTILINE)
+_ALERT_OR_TEAM: Final = re.compile(r"^ *(?:- alert|team): (\w+)$", re.MULTILINE)
+"""An alert and its team come in turn."""
 
 
 def _files(places: Sequence[str] = PLACES) -> Iterator[tuple[Path, bytes]]:

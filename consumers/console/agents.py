@@ -41,6 +41,10 @@ FEW_CALLS: Final = 1
 """So few calls make a version bad by one of them; of more it takes two, because one slow turn of one
 call says nothing of its agent.
 """
+SURE_MS: Final = 2_000
+"""A caller waits for his agent if an event of any call came so long after his wait began. Until
+then the events may only be missing, and of several calls that is what it mostly is.
+"""
 ENDED_LATELY_MS: Final = MINUTE_MS
 """How long a call that ended badly counts beside those that run: it makes its version bad, and
 keeps none bad after its end.
@@ -279,6 +283,11 @@ class _Kept:
     first_call_ms: int | None = None
     last_call_ms: int | None = None
 
+    @property
+    def is_bad(self) -> bool:
+        """Whether the bad time lasts."""
+        return self.bad_since_ms is not None and self.bad_until_ms is None
+
     def note_begin(self, at_ms: int) -> None:
         """Notes when one of its calls began."""
         self.calls += 1
@@ -306,6 +315,8 @@ class _Kept:
     def note_bad(self, now_ms: int, of: "_Sums") -> None:
         """Notes whether the calls of a version are bad now; a short pause ends no bad time."""
         bad, calls = of.in_trouble + of.ended_lately, of.running + of.ended_lately
+        if not self.is_bad:
+            bad -= of.unsure
         is_bad = bad > 0 and bad >= BAD_SHARE * calls and (bad > 1 or calls <= FEW_CALLS)
         if of.running:
             self.seen_ms = now_ms
@@ -383,6 +394,8 @@ class _Sums:
 
     def __init__(self) -> None:
         self.running = self.in_trouble = self.ended_lately = self.last_end_ms = 0
+        self.unsure = 0
+        """Calls in trouble of which only the events may be missing."""
         self.affected_began_ms = 2**62
         self.answered = 0
         self.slow_ms: list[float] = []
@@ -394,6 +407,7 @@ class _Sums:
         """Adds other calls."""
         self.running += other.running
         self.in_trouble += other.in_trouble
+        self.unsure += other.unsure
         self.ended_lately += other.ended_lately
         self.last_end_ms = max(self.last_end_ms, other.last_end_ms)
         self.answered += other.answered
@@ -456,15 +470,20 @@ class Agents:
                     minute.successes += success == 1.0
 
     def looking(
-        self, calls: Iterable[ShownCall], now_ms: int, silent_since_ms: int | None = None
+        self,
+        calls: Iterable[ShownCall],
+        now_ms: int,
+        silent_since_ms: int | None = None,
+        event_ms: int | None = None,
     ) -> Generator[None, None, None]:
         """Brings `now` and the newest minute up to date, in steps between which rows may be taken
         in. Since `silent_since_ms` no event of any call has come: nobody knows how their agents
-        are, so none becomes bad or well, and none was found to be bad.
+        are, so none becomes bad or well, and none was found to be bad. The newest event of any call
+        came at `event_ms`; None where that says nothing.
         """
         sums: dict[_Key, _Sums] = {None: _Sums()}
         for place, shown in enumerate(calls, 1):
-            _add(sums.setdefault(shown.call.labels, _Sums()), shown, now_ms)
+            _add(sums.setdefault(shown.call.labels, _Sums()), shown, now_ms, event_ms)
             if place % CALLS_OF_ONE_STEP == 0:
                 yield
         for labels, of in list(sums.items()):
@@ -569,16 +588,23 @@ def _unanswered(row: CallRow) -> int:
     return max(row.unanswered, int(is_given_up))
 
 
-def _add(sums: _Sums, shown: ShownCall, now_ms: int) -> None:
+def _add(sums: _Sums, shown: ShownCall, now_ms: int, event_ms: int | None) -> None:
     call = shown.call
     sums.running += call.state == "running"
     end_ms = heard_ms(call)
     is_bad_end = bad_end(call) is not None and end_ms >= now_ms - ENDED_LATELY_MS
+    is_sure = (
+        event_ms is None
+        or call.waiting is None
+        or call.state != "running"
+        or event_ms >= call.waiting.since_ms + SURE_MS
+    )
     sums.in_trouble += shown.is_bad
+    sums.unsure += shown.is_bad and not is_sure
     if is_bad_end:
         sums.ended_lately += 1
         sums.last_end_ms = max(sums.last_end_ms, end_ms)
-    if shown.is_bad or is_bad_end:
+    if (shown.is_bad and is_sure) or is_bad_end:
         sums.affected[call.conversation_id] = call.labels
         sums.affected_began_ms = min(sums.affected_began_ms, call.first_known_ms)
         sums.since_ms[call.conversation_id] = _since_ms(shown)

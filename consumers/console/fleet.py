@@ -3,17 +3,31 @@ Pure: rows and times in.
 """
 
 from collections.abc import Generator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from consumers.console.agents import Agents
 from consumers.console.bad_times import BadTimes
 from schemas.rows import CallRow, Row, TurnRow
-from schemas.scores.running import CallTable, KnownTime, RunningCalls, looking, whole
+from schemas.scores.running import SILENT_CALLS, CallTable, KnownTime, RunningCalls, looking, whole
 
 MAX_CALLS: Final = 10_000
 """Calls kept, twice as many as an evaluator is measured with; `CallTable` says which one makes
 room.
 """
+
+
+class Runbook(NamedTuple):
+    """The runbook of an alert.
+
+    Attributes:
+        team: Who is asked, as the label `team` of the alert says.
+        steps: What to do.
+        text: All of it, as Markdown.
+    """
+
+    team: str
+    steps: Sequence[str]
+    text: str
 
 
 class Fleet:
@@ -26,7 +40,7 @@ class Fleet:
         known: Up to when what happened is known.
         unreadable: Values that are no rows: of another program or of a newer version.
         note: A sentence about the calls by the program that shows them; empty for none.
-        what_to_do: By alert the steps of its runbook, as far as that program has them.
+        runbooks: By alert its runbook, as far as that program has them.
     """
 
     def __init__(self) -> None:
@@ -36,7 +50,7 @@ class Fleet:
         self.known = KnownTime()
         self.unreadable = 0
         self.note = ""
-        self.what_to_do: Mapping[str, Sequence[str]] = {}
+        self.runbooks: Mapping[str, Runbook] = {}
 
     def put_row(self, row: Row) -> None:
         """Takes in one row of `scores`."""
@@ -56,6 +70,7 @@ class Fleet:
         """As `now`, in steps of one call, between which records may be taken in."""
         now = yield from looking(self.table, self.known, now_ms)
         silent_since_ms = now_ms - now.silent_ms if now.silent_ms else None
-        yield from self.agents.looking(now.calls, now_ms, silent_since_ms)
+        event_ms = self.known.event_ms if self.table.calls_running >= SILENT_CALLS else 0
+        yield from self.agents.looking(now.calls, now_ms, silent_since_ms, event_ms or None)
         self.bad_times.note(self.agents.now, now_ms, is_silent=silent_since_ms is not None)
         return now

@@ -21,7 +21,7 @@ from consumers.console.agents import (
     Version,
     version_of,
 )
-from consumers.console.fleet import Fleet
+from consumers.console.fleet import Fleet, Runbook
 from consumers.console.page.rendering import ICON, kept, render
 from consumers.console.page.sections import parts_of_page
 from consumers.console.settings import origin_of
@@ -381,7 +381,7 @@ def _worst_of(site: Site, bad: Sequence[AgentNow], shown: ShownCalls) -> str:
     badly. Without a bad version that of all calls; empty without any.
     """
     version = (bad[0].agent, bad[0].version) if bad else None
-    for each in shown.calls:
+    for each in shown.calls if not shown.silent_ms else ():
         if version in {None, version_of(each.call.labels)} and (each.is_bad or each.ending):
             return site.call_href(each.call.conversation_id)
     return ""
@@ -404,15 +404,21 @@ agent have no alert.
 
 
 def wrong_in_words(of: BadTime) -> str:
-    """Says what most calls of a bad version suffer, and the stage behind it. What most suffered
-    earlier in the same time comes first. Empty where nobody knows.
+    """Says what most calls of a bad version suffer, and the stage behind it; then what most
+    suffered earlier in the same time, in order. Empty where nobody knows.
     """
     said = []
-    for trouble, stage in (*of.before, (of.trouble, of.stage)):
+    for trouble, stage in ((of.trouble, of.stage), *of.before):
         wrong, _ = _WRONG.get(trouble, ("", ""))
         if wrong:
             said.append(f"{wrong} ({_stage_in_words(stage)})" if stage else wrong)
-    return ", then ".join(said)
+    earlier = f"; earlier: {', then '.join(said[1:])}" if len(said) > 1 else ""
+    return f"{said[0]}{earlier}" if said else ""
+
+
+def place_of(time: BadTime) -> str:
+    """The id of a bad time on the page of all of them."""
+    return "-".join(["t", str(time.since_ms), *map(quote, (time.agent, time.version or ""))])
 
 
 def _stage_in_words(stage: Stage | None) -> str:
@@ -433,7 +439,8 @@ def _bad(now: AgentNow, bad: BadTime, fleet: Fleet) -> dict[str, Any]:
     before = max(older, key=lambda each: each.first_call_ms or 0, default=None)
     if before is not None and (before.bad is not None or not now.version):
         before = None
-    known = fleet.what_to_do.get(alert, ())
+    runbook = fleet.runbooks.get(alert) or Runbook("", (), "")
+    known = runbook.steps
     general = [step for step in known if step.startswith(ROLL_BACK)]
     steps = sorted(
         (step for step in known if step not in general),
@@ -445,7 +452,8 @@ def _bad(now: AgentNow, bad: BadTime, fleet: Fleet) -> dict[str, Any]:
     if not stage and bad.trouble in {TroubleKind.SLOW, TroubleKind.VERY_SLOW}:
         steps = ["Open a slow call: its turn says what took the time.", *steps]
     if is_replaced:
-        steps = [f"New calls get another version: see the last of {now.version} end.", *steps]
+        ending = f"{now.version} gets no new calls: wait until its last ones have ended."
+        steps = [ending, *steps]
     elif before is None:
         steps += general
     else:
@@ -466,6 +474,9 @@ def _bad(now: AgentNow, bad: BadTime, fleet: Fleet) -> dict[str, Any]:
         "href": href,
         "wrong": wrong_in_words(bad),
         "alert": alert,
+        "team": runbook.team,
+        "has_runbook": bool(runbook.text),
+        "kept": f"./bad-times#{place_of(bad)}",
         "steps": steps,
         "before": before,
         "compare": f"./versions?{urlencode(lots)}#compared",
@@ -565,6 +576,10 @@ def _lines(
     """
     p95, share, goals = whole.wait_p95_ms, whole.unanswered_share, whole.success
     newest = next((each.wait_p95_ms for _, each in reversed(minutes) if each.turns_answered), None)
+    newest_share = next(
+        (each.unanswered_share for _, each in reversed(minutes) if each.turns), None
+    )
+    lately = sum(each.turns_unanswered for _, each in minutes[-2:])
     begins = next((begin_ms for begin_ms, each in minutes if each.calls_running or each.turns), 0)
     # what ran in the first minute with figures may have run for long
     marks = {begin_ms: text for begin_ms, text in marks.items() if begin_ms > begins}
@@ -628,10 +643,10 @@ def _lines(
         line(
             "line-wait",
             "Wait, p95",
-            "no answer" if newest is None else seconds(newest),
-            f"{window} {seconds_if_known(p95)}; objective {seconds(SLOW_MS)}"
-            + f"; {whole.turns_unanswered:,} unanswered left out" * (whole.turns_unanswered > 0),
-            wait_level(newest),
+            "no answer yet" if newest is None else seconds(newest),
+            f"without {counted(lately, 'turn')} that got no answer; " * (lately > 0)
+            + f"{window} {seconds_if_known(p95)}; objective {seconds(SLOW_MS)}",
+            wait_level(newest) or "bad" * (lately > 0),
             lambda each: each.wait_p95_ms,
             seconds,
             SLOW_MS,
@@ -640,9 +655,9 @@ def _lines(
         line(
             "line-unanswered",
             "Unanswered",
-            "no turn" if share is None else percent(share),
-            f"{whole.turns_unanswered:,} of {counted(whole.turns, 'turn')}",
-            "urgent" if (share or 0) >= BAD_SHARE else "",
+            "no turn yet" if newest_share is None else percent(newest_share),
+            f"{whole.turns_unanswered:,} of {counted(whole.turns, 'turn')} {window}",
+            "urgent" if max(share or 0, newest_share or 0) >= BAD_SHARE else "",
             lambda each: each.unanswered_share,
             percent,
             _LEAST_SHARE,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -15,7 +15,7 @@ from consumers.console.bad_times import MAX_BAD_TIMES
 from consumers.console.page.drawing import Scale
 from consumers.console.page.rendering import render
 from consumers.console.page.sections import LETTERS, timeline, words_by_turn
-from consumers.console.pages import Site, page, wrong_in_words
+from consumers.console.pages import Site, page, place_of, wrong_in_words
 from consumers.store.changes import (
     CALL_MEASURES,
     COST,
@@ -588,7 +588,7 @@ def _bad_time(site: Site, time: BadTime, now_ms: int) -> dict[str, Any]:
         tenants.append(f"others of {counted(time.tenants_more, 'more tenant')}")
     return {
         "time": time,
-        "part": "-".join(["t", str(time.since_ms), *map(quote, (time.agent, bad.version))]),
+        "part": place_of(time),
         "since": day_and_time(time.since_ms),
         "until": "" if until_ms is None else day_and_time(until_ms),
         "lasted_ms": max(0, (now_ms if until_ms is None else until_ms) - time.since_ms),

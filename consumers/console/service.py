@@ -17,6 +17,7 @@ import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
+from consumers.console.fleet import Runbook
 from consumers.console.serving import STOP_SECONDS, CallPages
 from consumers.console.settings import ConsoleSettings
 from consumers.console.site import Annotate, CallHistory
@@ -80,7 +81,7 @@ class ConsoleRole:
         version: str = "unknown",
         names: Collection[str] = (),
         reads_own: bool = False,
-        what_to_do: Mapping[str, Sequence[str]] | None = None,
+        runbooks: Mapping[str, Runbook] | None = None,
     ) -> None:
         """Nothing is connected before `run`.
 
@@ -94,7 +95,7 @@ class ConsoleRole:
             version: Of callgauge.
             names: Names by which a proxy or a tunnel on this machine asks.
             reads_own: Whether values of measures of one's own are shown.
-            what_to_do: By alert the steps of its runbook; None where these are not known.
+            runbooks: By alert its runbook; None where these are not known.
 
         Raises:
             OperatorError: The folder cannot be written.
@@ -107,7 +108,7 @@ class ConsoleRole:
         self.console = CallPages(
             settings, redactor, instruments, annotate=annotate, past=past, version=version
         )
-        self.console.fleet.what_to_do = what_to_do or {}
+        self.console.fleet.runbooks = runbooks or {}
         self._instruments = instruments
         self._names = names
         self._listener = self._at(settings.port)

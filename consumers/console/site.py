@@ -476,6 +476,7 @@ class ConsoleSite:
             Route("/versions", self._page(self._versions)),
             Route("/bad-times", self._page(self._bad_times)),
             Route("/compare", self._page(self._comparison)),
+            Route("/runbooks/{name}", self._page(self._runbook)),
             Route("/login", self._login, methods=["GET", "POST"]),
             Route("/logout", self._logout, methods=["POST"]),
             Route("/static/{name}", self._static),
@@ -975,6 +976,14 @@ class ConsoleSite:
             return comparison_page(site, shown, usual, remark).encode()
 
         return _html(await self._made_of_history(("compare", *ids), compared))
+
+    async def _runbook(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if (runbook := self._fleet.runbooks.get(name)) is None:
+            raise _UnansweredError(HTTPStatus.NOT_FOUND, "There is no runbook of this name.")
+        text = runbook.text.partition("\n")[2].strip()  # the title is the page's
+        content = render("runbook.html", name=name, team=runbook.team, text=text)
+        return _html(pages.page(self._site("../"), name, content))
 
     def _require_past(self) -> CallHistory:
         if self._past is None:

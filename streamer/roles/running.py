@@ -483,7 +483,7 @@ def _maker(
             )
         case "console":
             from consumers.console.service import ConsoleRole
-            from streamer.deploy_files import what_to_do
+            from streamer.deploy_files import runbooks
             from streamer.history.people import annotate
             from streamer.roles.past_calls import StoredCalls
 
@@ -501,7 +501,7 @@ def _maker(
                 version=installed_version(),
                 names=settings.http_names,
                 reads_own=settings.measures.is_on,
-                what_to_do=what_to_do(),
+                runbooks=runbooks(),
             )
         case "monitor":
             from streamer.sources.monitor import MonitorRole

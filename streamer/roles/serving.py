@@ -44,7 +44,7 @@ from schemas.metric_context import MetricContext
 from schemas.metrics.process import LOOP_METRIC
 from schemas.rows import DECODED, CallRow, Labels, OwnRow, RowError, StoredRow, WordsRow
 from schemas.topics import SCORES_TOPIC, TRANSCRIPTS_TOPIC
-from streamer.deploy_files import what_to_do
+from streamer.deploy_files import runbooks
 from streamer.facts import ADDRESS_FILE, KEY_FILE, TOKEN_FILE, installed_version
 from streamer.goals.sources import GoalFolder, GoalSources
 from streamer.history.said import annotation, record_in_log
@@ -192,7 +192,7 @@ class OneMachine:
                 max_bytes=MAX_KEPT_BYTES,
                 folder=folder,
             )
-        self.console.fleet.what_to_do = what_to_do()
+        self.console.fleet.runbooks = runbooks()
         with instruments.registering("ingest"):
             self._receiver = Receiver(
                 settings.ingest, settings.all_limits, FileWriter(self.log), instruments, redactor

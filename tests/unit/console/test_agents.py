@@ -6,7 +6,15 @@ import pytest
 from msgspec import structs
 
 from consumers.console import agents as module
-from consumers.console.agents import MINUTES, PAUSE_MS, WINDOW_MS, AgentNow, Agents, BadTime
+from consumers.console.agents import (
+    MINUTES,
+    PAUSE_MS,
+    SURE_MS,
+    WINDOW_MS,
+    AgentNow,
+    Agents,
+    BadTime,
+)
 from consumers.console.fleet import Fleet
 from schemas.closed_sets import CloseReason, UnscoredReason
 from schemas.rows import Answer, CallRow, Labels, Unscored, Waiting
@@ -93,10 +101,27 @@ def test_an_agent_is_not_bad_that_was_found_so_while_its_source_was_silent() -> 
     fleet = Fleet()
     fleet.known.take_partition(0, AT_MS, event_ms=AT_MS)
     for number in range(3):
-        fleet.put_row(call_row(f"c{number}", labels=V2, waiting=Waiting(2, AT_MS, 1)))
-    assert agents_at(fleet, AT_MS + 9_000)[0].is_bad, "waits count from three seconds on"
+        waiting = Waiting(2, AT_MS - SURE_MS, 1)
+        fleet.put_row(call_row(f"c{number}", labels=V2, waiting=waiting))
+    assert agents_at(fleet, AT_MS + 9_000)[0].is_bad, "somebody else was heard meanwhile"
     fleet.known.take_partition(0, AT_MS + SILENT_MS, event_ms=AT_MS)
     assert not agents_at(fleet, AT_MS + SILENT_MS)[0].is_bad
+
+
+def test_several_calls_that_fall_silent_with_all_others_make_no_agent_bad() -> None:
+    """Their events may only be missing; once somebody else is heard, they wait."""
+    fleet = Fleet()
+    fleet.known.take_partition(0, AT_MS, event_ms=AT_MS)
+    for number in range(3):
+        fleet.put_row(call_row(f"c{number}", labels=V2, waiting=Waiting(2, AT_MS - 100, 1)))
+    (found,) = agents_at(fleet, AT_MS + 9_000)
+    assert (found.calls_in_trouble, found.is_bad) == (3, False)
+    fleet.known.take_partition(0, AT_MS + 10_000, event_ms=AT_MS + 10_000)
+    assert agents_at(fleet, AT_MS + 10_000)[0].is_bad
+    for number in range(3):
+        waiting = Waiting(3, AT_MS + 9_900, 1)
+        fleet.put_row(call_row(f"c{number}", labels=V2, waiting=waiting, revision=2))
+    assert agents_at(fleet, AT_MS + 14_000)[0].is_bad, "it goes on until it is known to be over"
 
 
 def test_a_bad_time_that_is_over_is_told_as_it_was_and_does_not_begin_anew() -> None:

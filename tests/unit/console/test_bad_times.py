@@ -80,7 +80,8 @@ def test_one_that_was_short_or_found_while_no_event_came_is_none() -> None:
     fleet = Fleet()
     fleet.known.take_partition(0, AT_MS, event_ms=AT_MS)
     for number in range(3):
-        fleet.put_row(call_row(f"c{number}", labels=V2, waiting=Waiting(2, AT_MS, 1)))
+        waiting = Waiting(2, AT_MS - 5_000, 1)
+        fleet.put_row(call_row(f"c{number}", labels=V2, waiting=waiting))
     fleet.now(AT_MS + 9_000)
     assert len(fleet.bad_times) == 1
     fleet.known.take_partition(0, AT_MS + SILENT_MS, event_ms=AT_MS)
@@ -143,7 +144,7 @@ def test_what_most_suffered_before_is_told_too() -> None:
     (time,) = fleet.bad_times.newest_first
     assert (time.before, time.trouble) == (((TroubleKind.VERY_SLOW, None),), TroubleKind.MUTE)
     shown = bad_times_page(SITE, [time], AT_MS)
-    assert "answers are slow, then callers get no answer" in shown
+    assert "callers get no answer; earlier: answers are slow" in shown
     again = BadTimes()
     again.read(fleet.bad_times.encode())
     assert again.newest_first[0].before == time.before

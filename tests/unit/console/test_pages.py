@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 import pytest
 
 from consumers.console.api import CallsQuery
-from consumers.console.fleet import Fleet
+from consumers.console.fleet import Fleet, Runbook
 from consumers.console.pages import (
     _WRONG,
     MOST_ALERTS,
@@ -32,7 +32,7 @@ from schemas.rows import Answer, Goals, Labels, Stall, Waiting
 from schemas.scores.latency_stages import Stage
 from schemas.scores.running import EVERY_CALL, WantedCalls
 from schemas.units import MINUTE_MS
-from streamer.deploy_files import what_to_do
+from streamer.deploy_files import runbooks
 from tests.support.calls.console_calls import AT_MS, call_row, turn_row
 
 NO_ALERTS = Alerts((), "none")
@@ -264,9 +264,8 @@ def text_of(markup: str) -> str:
 
 def test_the_headline_says_what_to_do_first_and_which_tenants_call() -> None:
     fleet = Fleet()
-    fleet.what_to_do = {
-        "CallgaugeAnswersSlow": ["Model: see its status.", "Voice or transcription: the same."]
-    }
+    steps = ["Model: see its status.", "Voice or transcription: the same."]
+    fleet.runbooks = {"CallgaugeAnswersSlow": Runbook("voice", steps, "# Slow")}
     slow = Answer(2, 9_000.0, slowest_stage=Stage.TTS_FIRST_BYTE)
     for tenant in ("acme", "<bolt>"):
         fleet.put_row(call_row(tenant, labels=Labels("desk", None, tenant), answer=slow))
@@ -277,6 +276,8 @@ def test_the_headline_says_what_to_do_first_and_which_tenants_call() -> None:
     )
     assert "<summary>First: Voice or transcription: the same.</summary>" in head
     assert head.count("<li>") == 2
+    assert "Whom to ask: the team <strong>voice</strong>" in head
+    assert 'href="./runbooks/CallgaugeAnswersSlow"' in head
     one = boxes_of(fleet_of(["bad", "worse"]))["head"]["counts"]
     so_far = "2 of 2 callers so far, environment tool; mostly tools fail."
     assert so_far in text_of(one), "one tenant is in its rows"
@@ -292,7 +293,9 @@ def test_the_headline_says_why_a_bad_time_is_over() -> None:
     )
     head = boxes_of(fleet, at_ms=AT_MS + 6_000)["head"]["counts"]
     assert "was bad from" in head
-    assert "1 of 1 caller; mostly: callers get no answer. Its last bad call ended." in text_of(head)
+    assert "1 of 1 caller; trouble: callers get no answer. Its last bad call ended." in text_of(
+        head
+    )
     assert "was bad" not in boxes_of(fleet, at_ms=AT_MS + 66_000)["head"]["counts"], "it was short"
 
 
@@ -304,7 +307,7 @@ STEPS = ["After a deployment: roll it back first.", "Voice: look.", "Model: see 
 def deployed(calls_of_v2: int, *, was_well: bool = True) -> Fleet:
     """A second version, of which every call is slow, after one of which none is in trouble."""
     fleet = Fleet()
-    fleet.what_to_do = {"CallgaugeAnswersSlow": STEPS}
+    fleet.runbooks = {"CallgaugeAnswersSlow": Runbook("voice", STEPS, "")}
     for number in range(3):
         row = call_row(f"a{number}", labels=V1, first_known_ms=AT_MS - 60_000)
         fleet.put_row(row if was_well else call_row(f"a{number}", labels=V1, answer=SLOW))
@@ -319,7 +322,7 @@ def test_a_version_of_which_the_few_answers_are_slow_is_not_called_well() -> Non
     fleet.put_row(call_row("b1", labels=V2))
     boxes = boxes_of(fleet)
     rows = "".join(boxes["agents"].values())
-    assert rows.count('<span class="calm">well</span>') == 1, "v1"
+    assert rows.count('<span class="calm">no turn yet</span>') == 1, "v1"
     assert '<span class="bad">1 of 1 answered call slow (5.80 s)</span>' in rows
     head = boxes["head"]["counts"]
     assert "desk v2: 1 of 1 answered call slow (5.80 s), too few to say." in head
@@ -351,7 +354,7 @@ def test_a_new_bad_version_is_rolled_back_first_if_the_one_before_is_well() -> N
 
 
 def test_the_runbooks_of_what_the_headline_says_begin_with_the_rollback() -> None:
-    steps = what_to_do()
+    steps = {name: each.steps for name, each in runbooks().items()}
     for alert in {alert for _, alert in _WRONG.values()} - {""}:
         assert steps[alert][0].startswith(ROLL_BACK), alert
 
@@ -415,8 +418,8 @@ def test_a_silent_source_is_said_before_any_agent_is_blamed() -> None:
     fleet.known.take_partition(0, at_ms, event_ms=AT_MS)
     head = text_of(boxes_of(fleet, at_ms=at_ms)["head"]["counts"])
     assert (
-        "No event has come from any agent for 1:10, while 3 calls are open: see to the senders of "
-        "events and the network before any agent."
+        "No event has come from any agent for 1:10, while 3 calls are open: check the senders of "
+        "events and the network before any agent; callgauge doctor looks at both."
     ) in head
     assert "bad" not in head
     assert "well" not in head
@@ -434,7 +437,7 @@ def test_a_version_that_is_replaced_is_not_to_be_rolled_back_and_the_other_one_i
     assert "First: Roll back 2: 1 was well." in text_of(boxes_of(fleet)["head"]["counts"])
     fleet.put_row(call_row("new", labels=v1, first_known_ms=AT_MS))
     replaced = text_of(boxes_of(fleet)["head"]["counts"])
-    assert "First: New calls get another version: see the last of 2 end." in replaced
+    assert "First: 2 gets no new calls: wait until its last ones have ended." in replaced
     assert "No new 2 call since" in replaced
     for name in ("a", "b"):
         fleet.put_row(call_row(name, labels=v2, revision=9, state="closed", known_ms=AT_MS))

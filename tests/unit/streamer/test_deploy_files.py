@@ -12,7 +12,7 @@ import yaml
 from consumers.console import pages
 from consumers.runtime.process import OperatorError
 from streamer import deploy_files
-from streamer.deploy_files import PLACES, what_to_do, write_deploy_files
+from streamer.deploy_files import PLACES, runbooks, write_deploy_files
 
 ROOT = Path(__file__).parents[3]
 
@@ -84,9 +84,12 @@ def test_the_steps_of_an_alert_are_those_of_its_text_and_the_console_has_them() 
         for rule in group["rules"]
         if "alert" in rule
     }
-    steps = what_to_do()
+    known = runbooks()
+    steps = {name: each.steps for name, each in known.items()}
     assert {alert: " ".join(each) for alert, each in steps.items() if alert in texts} == {
         alert: " ".join(re.sub(r"(?m)^\d+\. ", "", text).split()) for alert, text in texts.items()
     }
     named = {alert for _, alert in pages._WRONG.values() if alert}
     assert named <= steps.keys()
+    assert {known[alert].team for alert in named} == {"voice"}
+    assert all(each.text.startswith(f"# {name}\n") for name, each in known.items())

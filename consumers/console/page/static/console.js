@@ -385,10 +385,10 @@
     },
     // What is wrong now, the address of its calls, that of all of them also later, and the worst.
     now: () => {
-      const head = document.getElementById("counts"), worst = head.querySelector("a.worst");
-      const said = [".verdict", "p:has(> strong)"].map((each) => head.querySelector(each).textContent.trim());
+      const head = document.getElementById("counts"), worst = head.querySelector("a.worst"), kept = head.querySelector("a.kept");
+      const said = [...head.querySelectorAll(".verdict, .began, .do summary, :scope > p:has(> strong)")].map((each) => each.textContent.replace(/\s+/g, " ").trim());
       const link = (head.querySelector(".verdict a") || location).href, later = head.querySelector(".verdict a.past");
-      return [...said, link, ...(later ? [`Also later: ${later.href}`] : []), ...(worst ? [`Worst call: ${worst.href}`] : [])].join("\n");
+      return [...said, link, ...(later ? [`Also later: ${later.href}`] : []), ...(kept ? [`This time, kept: ${kept.href}`] : []), ...(worst ? [`Worst call: ${worst.href}`] : [])].join("\n");
     },
   };
   for (const button of document.querySelectorAll("button[data-copy]")) {
