@@ -807,7 +807,7 @@ class ConsoleSite:
             conversation_id=conversation_id,
         )
         place = request.scope["raw_path"].rpartition(b"/")[2].decode("ascii", "replace")
-        return RedirectResponse(f"./{place}#call-labels", status_code=303)
+        return RedirectResponse(f"./{place}#call-top", status_code=303)
 
     async def _call_parts(self, request: Request) -> Response:
         query = _query(request, api.MomentQuery)

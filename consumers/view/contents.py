@@ -146,6 +146,8 @@ def _statuses(call: ReportedCall, turns: Iterable[int]) -> Iterator[tuple[str, s
 
 MOST_MOMENTS: Final = 12
 """Of one kind that are listed."""
+MOST_QUOTED: Final = 100
+"""Characters of words that stand beside a moment."""
 
 _NO_FAULTS: Final = frozenset({"Caller spoke over the agent", "Waits not known"})
 """Kinds that a good call has too."""
@@ -164,13 +166,14 @@ _TASKS: Final = {
 
 class Moment(NamedTuple):
     """A turn with its remark; None is the call as a whole. A greater `weight` comes first. A stall
-    that the call came out of is no fault.
+    that the call came out of is no fault. What a list has beside the remark is `more`.
     """
 
     turn: int | None
     text: str
     weight: float = 0.0
     is_fault: bool = True
+    more: str = ""
 
 
 class Standout(NamedTuple):
@@ -201,11 +204,15 @@ def standouts(call: ReportedCall) -> tuple[Standout, ...]:
     """Every kind with at least one moment; the kinds that disturb the caller most come first."""
     waits_ms = call.waits_ms
     silences = [each for each in call.silences if waits_ms.get(each.turn, 0) <= SLOW_MS]
+    other = "Other dead air" if len(silences) < len(call.silences) else "Dead air"
     waits_in = None if call.is_over or call.row.waiting is None else call.row.waiting.turn
     ending = bad_end(call.row)
     last = call.row.turn if call.row.waiting is None else call.row.waiting.turn
     kinds: dict[str, tuple[Iterable[Moment], str]] = {
-        "Ended badly": ([] if ending is None else [Moment(last, ending)], "{text}"),
+        "Ended badly": (
+            [] if ending is None else [Moment(last, ending.partition(", turn")[0])],
+            ending or "",
+        ),
         "Authentication failed": (
             _task(call, "eva_authentication_success"),
             "authentication failed",
@@ -215,10 +222,13 @@ def standouts(call: ReportedCall) -> tuple[Standout, ...]:
             [
                 Moment(row.turn, _ENDINGS[row.outcome])
                 for row in call.turns
-                if row.outcome in _ENDINGS
+                # the one in which it ended badly is told already
+                if row.outcome in _ENDINGS and (ending is None or row.turn != last)
             ],
             "{turns} without an answer",
         ),
+        "Failed tools": (_tools(call), "tool {text} in turn {turn}{more}"),
+        "Goals missed": (_missed(call), "{text}"),
         f"Waits over {seconds(SLOW_MS)}, the objective": (
             [
                 Moment(turn, _wait_with_tool(call, turn, wait_ms), wait_ms)
@@ -234,7 +244,7 @@ def standouts(call: ReportedCall) -> tuple[Standout, ...]:
         ),
         "Caller spoke over the agent": (_interruptions(call, Speaker.USER), ""),
         # Without long waits for an answer: such as at the end of a call.
-        "Other dead air": (
+        other: (
             [
                 Moment(
                     each.turn,
@@ -246,15 +256,13 @@ def standouts(call: ReportedCall) -> tuple[Standout, ...]:
                 )
                 for each in silences
             ],
-            "dead air in {turns}, the longest {text} in turn {turn}",
+            f"{other.lower()} in {{turns}}, the longest {{text}} in turn {{turn}}",
         ),
         "Errors of the agent": (
             [] if (errors := errors_in_words(call)) is None else [Moment(None, errors)],
             "{text}",
         ),
-        "Failed tools": (_tools(call), "{text} in turn {turn}{more}"),
         "No goal reached after": (_stalls(call), "no further goal after turn {turn}"),
-        "Goals missed": (_missed(call), "{text}"),
         "Waits not known": (
             [
                 Moment(wait.turn, in_words(wait.value.reason))
@@ -329,7 +337,8 @@ class NoAnswer(NamedTuple):
         said: That, and how long the caller waited, in words.
         since_ms: From when on the caller waits in a call that runs, by the broker's clock; None
             where he waits no more.
-        waits_ms: How long that is by the newest row.
+        waits_ms: How long that is by the newest row, or was until the call went on or ended; 0
+            where nobody knows.
     """
 
     said: str
@@ -362,7 +371,7 @@ def no_answer(call: ReportedCall, row: TurnRow) -> NoAnswer | None:
     if asks_ms:
         passed = seconds(max(0.0, until_ms - since_ms))
         said = f"No answer in {passed}: the caller waited {waited} of it in silence"
-    return NoAnswer(f"{said}, then {_ENDINGS[row.outcome]}")
+    return NoAnswer(f"{said}, then {_ENDINGS[row.outcome]}", None, max(0.0, until_ms - since_ms))
 
 
 def waits_now(call: ReportedCall) -> NoAnswer | None:
@@ -377,19 +386,13 @@ def _going_on(call: ReportedCall, faults: Iterable[Standout]) -> str:
     if not call.is_over:
         troubles = troubles_of(call.row, call.row.known_ms)
         return (
-            f"It is going on: {call.shown(_without_time(troubles[0]))}."
+            f"Now: {call.shown(_without_time(troubles[0]))}."
             if troubles
-            else "It is not going on now."
+            else "The trouble is over."
         )
     turns = [each.turn for fault in faults for each in fault.moments if each.turn is not None]
     last, end = max(turns, default=None), call.row.turn
-    if last is None or not end:
-        return ""
-    return (
-        f"The last fault was in turn {last} of {end}."
-        if last < end
-        else "The last fault was in the last turn."
-    )
+    return f"The last fault was in turn {last} of {end}." if last and end and last < end else ""
 
 
 def _without_time(trouble: Trouble) -> str:
@@ -444,7 +447,18 @@ def _tools(call: ReportedCall) -> Iterator[Moment]:
         for use in row.tools:
             if use.outcome in FAILED_USES:
                 how = "failed" if use.outcome is ToolOutcome.ERROR else "did not answer"
-                yield Moment(row.turn, f"{call.shown(use.tool)} {how}")
+                yield Moment(row.turn, f"{call.shown(use.tool)} {how}", more=_said_after(call, row))
+
+
+def _said_after(call: ReportedCall, row: TurnRow) -> str:
+    """What the agent told the caller in a turn in which a tool failed: it may have said that all
+    was done. Empty where words are not known.
+    """
+    words = call.words.get(row.turn)
+    text = "" if words is None else unmarked(words.assistant).strip()
+    if len(text) > MOST_QUOTED:
+        text = f"{text[:MOST_QUOTED].rsplit(' ', 1)[0]} \u2026"
+    return f"the agent said: \u201c{text}\u201d" if text else ""
 
 
 def _stalls(call: ReportedCall) -> Iterator[Moment]:
@@ -548,7 +562,11 @@ def tiles(call: ReportedCall) -> Iterator[Tile]:
         else "of 0 turns",
         None if row.p50_ms is None else _OF_A_WAIT[wait_level(row.p50_ms)],
         (
-            ("What", "from the caller's last sound to the agent's first"),
+            (
+                "What",
+                "from the caller's last sound to the agent's first; of two in the middle the "
+                "shorter one",
+            ),
             *((("End of the caller's speech", ", ".join(known)),) if known else ()),
             *_statuses(call, waits_ms),
             ("Objective", _OBJECTIVE),

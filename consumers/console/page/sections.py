@@ -321,11 +321,10 @@ def _score_cell(
         case NotApplicable(reason=why):
             return "none", "Not applicable", call.shown(why)
     reason = part.fields.get("reason")
-    return (
-        "value",
-        quantity(part.name, part.value),
-        in_words(reason) if isinstance(reason, str) else None,
-    )
+    text = quantity(part.name, part.value)
+    if part.name == "turn_taking":
+        text, reason = f"{text} of 1", {"latency": "for its wait"}.get(str(reason), reason)
+    return "value", text, in_words(reason) if isinstance(reason, str) else None
 
 
 # The stages of the wait in each turn: a drawing in sequence, and a table of all measurements.
@@ -751,6 +750,24 @@ def _bars(row: TurnRow, wait_ms: float | None) -> tuple[tuple[str, str, float], 
     return tuple((FAMILIES[family], family, lengths_ms[family]) for family in longest_first)
 
 
+_STEPS: Final = ("listening", "model", "tools", "voice")
+"""The steps to an answer that leave a trace, in their order."""
+
+
+def _missing_steps(call: ReportedCall, row: TurnRow | None) -> tuple[str, ...]:
+    """The steps of which other turns of the call tell something and this one nothing."""
+
+    def told(each: TurnRow) -> set[str]:
+        families = {_FAMILY_OF.get(stage.stage, "") for stage in each.stages}
+        return families | {"tools"} if each.tools else families
+
+    of_others = {family for each in call.turns if each is not row for family in told(each)}
+    mine = set() if row is None else told(row)
+    return tuple(
+        FAMILIES[each].lower() for each in _STEPS if each in of_others and each not in mine
+    )
+
+
 def _stages_told(row: TurnRow) -> tuple[tuple[str, float, str], ...]:
     """The stages of a turn as they were measured, of which some contain others: name, how long it
     took, and who says so.
@@ -806,6 +823,7 @@ def words_by_turn(call: ReportedCall, whose: str = "") -> dict[int, Markup]:
             wait_ms=call.waits_ms.get(turn),
             objective_ms=SLOW_MS,
             status=None if row is None or call.is_closed else row.status,
+            status_means="" if row is None else STATUS_WORDS.get(row.status, ""),
             tags=() if row is None else tuple(tags_of(row)),
             user=unmarked(words.user),
             assistant=unmarked(words.assistant),
@@ -816,11 +834,13 @@ def words_by_turn(call: ReportedCall, whose: str = "") -> dict[int, Markup]:
             bars=() if row is None or whose else _bars(row, call.waits_ms.get(turn)),
             stages=() if row is None or whose else _stages_told(row),
             scores=scored.get(turn, ()),
-            no_answer=None if row is None or whose else no_answer(call, row),
+            no_answer=unanswered,
+            missing=() if unanswered is None else _missing_steps(call, row),
         )
         for turn in turns[:MOST_TURNS]
         for row in [call.row_of(turn)]
         for words in [call.words.get(turn) or rows.WordsRow(conversation_id="", turn=turn)]
+        for unanswered in [None if row is None or whose else no_answer(call, row)]
     }
 
 

@@ -245,9 +245,14 @@ def test_a_call_that_ended_badly_says_so_first() -> None:
     assert found_in(reported_rows(call_row(waiting=waiting, turn=4))) == [], "it goes on"
     ended = call_row(waiting=waiting, turn=4, state="closed")
     assert found_in(reported_rows(ended, turn_row(4, outcome="abandoned"))) == [
-        ("Ended badly", 4, "hung up in silence, turn 4"),
-        ("Turns without an answer", 4, "the call ended"),
+        ("Ended badly", 4, "hung up in silence"),
     ]
+    earlier = turn_row(2, outcome="abandoned")
+    assert found_in(reported_rows(ended, earlier))[1] == (
+        "Turns without an answer",
+        2,
+        "the call ended",
+    )
     failed = call_row(errors=Errors(1, 1, AT_MS), turn=4, state="over")
     assert found_in(reported_rows(failed))[0] == ("Ended badly", 4, "failed: agent error")
     assert (
@@ -277,9 +282,9 @@ def test_interruptions_tools_and_stalls_stand_out() -> None:
     turn = turn_row(1, interruptions=(Speaker.ASSISTANT, Speaker.USER), tools=uses, **both)
     call = with_progress(1, is_stalled=True)
     assert found_in(reported_rows(call, turn)) == [
+        ("Failed tools", 1, "find failed"),
         ("Agent spoke over the caller", 1, "0.50 s together"),
         ("Caller spoke over the agent", 1, "0.50 s together"),
-        ("Failed tools", 1, "find failed"),
         ("No goal reached after", 1, "until now"),
     ]
 
@@ -294,7 +299,7 @@ def test_dead_air_counts_once_and_has_the_length_that_is_drawn() -> None:
     assert found[:4] == ("Dead air", "1 time", "5.00 s", (BAD, "silent for over 3.00 s"))
     heard = turn_row(1, user_sounds=sounds((0, 2_000)))
     assert tile("Dead air", None, heard)[1:4] == ("0 times", None, (GOOD, "never over 3.00 s"))
-    assert found_in(reported_rows(None, turn)) == [("Other dead air", 1, "5.00 s")]
+    assert found_in(reported_rows(None, turn)) == [("Dead air", 1, "5.00 s")]
     assert found_in(reported_rows(None, structs.replace(turn, wait_ms=5_000.0)))[0][0].startswith(
         "Waits over"
     )
@@ -311,8 +316,8 @@ def slow_call(**more: Any) -> ReportedCall:
 @pytest.mark.parametrize(
     ("more", "told", "looked_at"),
     [
-        ({}, "It is not going on now.", 4),
-        ({"answer": Answer(4, 5_910.0)}, "It is going on: turn 4 slow: 5.9 s.", 3),
+        ({}, "The trouble is over.", 4),
+        ({"answer": Answer(4, 5_910.0)}, "Now: turn 4 slow: 5.9 s.", 3),
         ({"state": "closed"}, "The last fault was in turn 3 of 4.", 3),
     ],
 )
@@ -338,9 +343,8 @@ def test_a_verdict_names_the_worst_and_counts_the_rest() -> None:
     )
     said = verdict(reported_rows(gone, *turns))
     assert said == (
-        "Hung up in silence, turn 2; 1 turn without an answer; 1 of 1 wait over 1.50 s, the "
-        "longest 4.00 s in turn 1; and 1 more. "
-        "The last fault was in the last turn."
+        "Hung up in silence, turn 2; tool find failed in turn 1 and 1 more; 1 of 1 wait over 1.50 s, "
+        "the longest 4.00 s in turn 1."
     )
 
 
@@ -355,23 +359,24 @@ def test_a_call_without_faults_has_a_verdict_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("of_turn", "said"),
+    ("of_turn", "said", "waited_ms"),
     [
         (
             {"dead_air": (Silence(1, AT_MS + 5_000, AT_MS + 8_000, 3_000),)},
             "No answer in 25.0 s: the caller waited 24.0 s of it in silence, then the call ended",
+            25_000.0,
         ),
-        ({}, "No answer: the caller waited 22.0 s, then the call ended"),
-        ({"user_sounds": ()}, "No answer: the call ended"),
+        ({}, "No answer: the caller waited 22.0 s, then the call ended", 22_000.0),
+        ({"user_sounds": ()}, "No answer: the call ended", 0.0),
     ],
 )
 def test_a_turn_without_an_answer_says_how_long_the_caller_waited(
-    of_turn: dict[str, Any], said: str
+    of_turn: dict[str, Any], said: str, waited_ms: float
 ) -> None:
     heard = {"user_sounds": sounds((3_000, 5_000), (7_000, 8_000)), "outcome": "abandoned"}
     row = turn_row(1, **heard | of_turn)
     call = reported_rows(call_row(state="closed", began_ms=AT_MS, ended_ms=AT_MS + 30_000), row)
-    assert no_answer(call, row) == NoAnswer(said)
+    assert no_answer(call, row) == NoAnswer(said, None, waited_ms)
 
 
 def test_a_caller_who_is_heard_again_in_the_next_turn_has_waited_until_then() -> None:

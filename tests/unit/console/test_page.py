@@ -201,7 +201,8 @@ def test_what_stands_out_is_told() -> None:
     assert (
         "Waits over 1.50 s, the objective turn 2 4.00 s Caller spoke over the agent turn 1" in text
     )
-    assert "Failed tools turn 1 word failed turn 1 word2 did not answer" in text
+    failed = text.index("Failed tools turn 1 word failed; the agent said: \u201c")
+    assert failed < text.index("Waits over 1.50 s, the objective")
 
 
 def test_a_call_without_faults_says_so() -> None:

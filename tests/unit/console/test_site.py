@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from structlog.testing import capture_logs
 
 from consumers.console import access, api, pages, site, workshop
-from consumers.console.fleet import Fleet
+from consumers.console.fleet import Fleet, Runbook
 from consumers.console.past import LotsQuery, PastFound, PastQuery, Usual, Versions
 from consumers.console.settings import ConsoleSettings
 from consumers.console.site import SECURITY, ConsoleSite
@@ -412,7 +412,7 @@ async def test_a_person_labels_a_call_and_takes_it_back() -> None:
                 )
             assert (answer.status_code, answer.headers["location"]) == (
                 303,
-                f"./{CALL}#call-labels",
+                f"./{CALL}#call-top",
             )
             (told,) = [each for each in logs if each["event"] == "call_annotated"]
             assert (told["user"], told["by"], told["label"], told["conversation_id"]) == (
@@ -693,6 +693,18 @@ async def test_records_are_streamed_and_resumed() -> None:
             assert "gap" not in again
         async with following(made, f"{api.PREFIX}/stream", **{"last-event-id": "x.1"}) as events:
             await events.until("event: gap")
+
+
+async def test_a_runbook_is_a_page_for_who_may_read() -> None:
+    async with serving(token=TOKEN) as made:
+        made.fleet.runbooks = {"Slow": Runbook("voice", ["Look."], "# Slow\n\n1. <Look>.\n")}
+        assert (await made.get("/runbooks/Slow")).status_code == 401
+        page = (await made.get("/runbooks/Slow", headers={"authorization": f"Bearer {TOKEN}"})).text
+        assert "<h1>Slow</h1>" in page
+        assert "the team <strong>voice</strong>" in page
+        assert '<div class="runbook">1. &lt;Look&gt;.</div>' in page
+        missing = await made.get("/runbooks/Fast", headers={"authorization": f"Bearer {TOKEN}"})
+        assert missing.status_code == 404
 
 
 async def test_words_are_hidden_where_the_setting_says_so() -> None:
