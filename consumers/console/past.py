@@ -38,6 +38,7 @@ from consumers.store.changes import (
     measure_of,
     shown,
     told,
+    worse_than_the_others,
 )
 from consumers.view.calls import ReportedCall
 from consumers.view.contents import facts_of, subgoals_of, verdict
@@ -662,6 +663,7 @@ class Versions(NamedTuple):
         today: The date of today in UTC; empty where nobody knows it.
         yesterday: The one before it.
         agents: All agents with calls of the period, those with most calls first.
+        others: The two newest versions of other agents, each pair with what can be said of them.
     """
 
     comparison: Comparison | None
@@ -670,6 +672,7 @@ class Versions(NamedTuple):
     today: str = ""
     yesterday: str = ""
     agents: Sequence[str] = ()
+    others: Sequence[tuple[tuple[Lot, Lot], str]] = ()
 
 
 PERIODS: Final = {"24h": "24 hours", "7d": "7 days", "30d": "30 days", "90d": "90 days"}
@@ -681,6 +684,12 @@ BY: Final = (USUAL_BY, "agent", "tenant", "environment", "day", "week")
 """The ways in which calls can be listed."""
 _ONE_AFTER_THE_OTHER: Final = (USUAL_BY, "day", "week")
 """The ways of listing in which each lot follows another one."""
+_SIDE_BY_SIDE: Final = ("agent", "tenant", "environment")
+"""Those in which each stands beside all others."""
+MOST_WORSE: Final = 4
+"""Lots that are named because they are worse than the others."""
+REPLACED_MS: Final = 10 * MINUTE_MS
+"""So long without a call, while another version has some, it was replaced."""
 MOST_OFFERED: Final = 12
 """Agents that are offered to be listed alone, those with most calls."""
 
@@ -754,6 +763,22 @@ def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str)
         agent=lots[0].agent if lots[0].agent == lots[1].agent else "",
         names_of_lots=found.names if found else (),
         calls=[past_href(lot) for lot in asked.within(lots)],
+        replaced=_replaced(versions, lots),
+        others=[
+            (after.agent, text, asked.between(before, after))
+            for (before, after), text in versions.others
+        ],
+        worse=[
+            (
+                _name_of(each.lot, asked.by or USUAL_BY),
+                text,
+                past_href(asked.within((each.lot, each.lot))[0]),
+            )
+            for each, text in list(worse_than_the_others(versions.all))[:MOST_WORSE]
+        ]
+        if asked.by in _SIDE_BY_SIDE
+        else [],
+        csv=f"versions.csv{asked.query()}",
         swapped=asked.between(lots[1], lots[0]),
         rows=[
             _change(measure, change, [past_href(lot, measure) for lot in asked.within(lots)])
@@ -780,6 +805,17 @@ def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str)
     return page(site, "Versions", content, here="versions")
 
 
+def _replaced(versions: Versions, lots: tuple[Lot, Lot]) -> str:
+    """Says that the calls go to the older of two versions again; empty where they do not."""
+    seen = {each.lot: each for each in versions.all}
+    a, b = (seen.get(lot) for lot in lots)
+    if a is None or b is None or not b.lot.version or a.lot.agent != b.lot.agent:
+        return ""
+    if a.last_ms - b.last_ms <= REPLACED_MS or a.first_ms >= b.first_ms:
+        return ""
+    return f"{b.lot.version} has had no call since {_began(b.last_ms)} UTC; {a.lot.version} has."
+
+
 _Listed = tuple[LotCalls, LotCalls | None]
 
 
@@ -804,9 +840,7 @@ def _version(
     """
     lot, (a, b) = seen.lot, lots
     by = asked.by or USUAL_BY
-    name = {"version": lot.agent, "day": lot.days, "week": lot.days}.get(by) or getattr(lot, by, "")
-    if by == "version":
-        name = f"{name} {lot.version or 'without a version'}"
+    name = _name_of(lot, by)
     before = older.lot if older is not None and by in _ONE_AFTER_THE_OTHER else None
     if before is not None and by == "version" and (not before.version or before.agent != lot.agent):
         before = None
@@ -824,6 +858,12 @@ def _version(
             for measure in LISTED
         ],
     }
+
+
+def _name_of(lot: Lot, by: str) -> str:
+    if by == "version":
+        return f"{lot.agent} {lot.version or 'without a version'}"
+    return str(lot.days if by in {"day", "week"} else getattr(lot, by, ""))
 
 
 def _left_out_of(seen: LotCalls, measure: ComparedMeasure) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
+import re
 import secrets
 import time
 from collections import OrderedDict, deque
@@ -150,6 +151,8 @@ it are drawn at once.
 """
 RING_MS: Final = 120_000
 """How long rows wait for a reader of the API's stream who comes again."""
+MOST_IN_NAME: Final = 40
+"""Characters of an agent or tenant in the name of a file."""
 MOST_LEFT_OUT: Final = 10
 """Ids that are named of calls that were marked and not compared."""
 MAX_RING: Final = 50_000
@@ -227,6 +230,13 @@ class CallHistory(Protocol):
 
     def versions(self, asked: LotsQuery) -> Versions:
         """Two lots of calls compared.
+
+        Raises:
+            OperatorError: As `find`.
+        """
+
+    def lots_table(self, asked: LotsQuery) -> bytes:
+        """What the page of versions lists, as CSV.
 
         Raises:
             OperatorError: As `find`.
@@ -474,6 +484,7 @@ class ConsoleSite:
             Route("/past", self._page(self._past_page)),
             Route("/past.csv", self._page(self._past_table)),
             Route("/versions", self._page(self._versions)),
+            Route("/versions.csv", self._page(self._lots_table)),
             Route("/bad-times", self._page(self._bad_times)),
             Route("/compare", self._page(self._comparison)),
             Route("/runbooks/{name}", self._page(self._runbook)),
@@ -874,13 +885,16 @@ class ConsoleSite:
         past, site = self._require_past(), self._site(str(request.base_url))
         asked, _ = self._past_query(request)
         redact = self._redactor.redact if self._settings.words else None
-        return Response(
-            await self._made_of_history(
-                ("table", asked, site), lambda: past.table(asked, site, redact)
-            ),
-            media_type="text/csv",
-            headers={**_NO_STORE, "content-disposition": "attachment; filename=calls.csv"},
+        table = self._made_of_history(
+            ("table", asked, site), lambda: past.table(asked, site, redact)
         )
+        return _csv(await table, "calls", asked.day, asked.agent, asked.version, asked.tenant)
+
+    async def _lots_table(self, request: Request) -> Response:
+        """What the page of versions lists, as CSV."""
+        past, asked = self._require_past(), _query(request, LotsQuery)
+        table = self._made_of_history(("lots", asked), lambda: past.lots_table(asked))
+        return _csv(await table, asked.by or "versions", asked.agent)
 
     async def _versions(self, request: Request) -> Response:
         """Two versions of an agent compared, or any two lots of calls."""
@@ -1319,6 +1333,13 @@ class _Secured:
         if seconds > 0:
             self._waited(seconds)
             await asyncio.sleep(seconds)
+
+
+def _csv(table: bytes, *names: str) -> Response:
+    """A table with a name for its file that says what it has."""
+    name = "-".join(re.sub(r"[^A-Za-z0-9-]+", "-", each)[:MOST_IN_NAME] for each in names if each)
+    headers = {**_NO_STORE, "content-disposition": f"attachment; filename={name}.csv"}
+    return Response(table, media_type="text/csv", headers=headers)
 
 
 async def _to_now(request: Request) -> Response:

@@ -4,7 +4,7 @@ that is more than chance. Pure.
 
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any, Final, Literal, NamedTuple
 
@@ -507,6 +507,41 @@ MOST_MORE_CALLS: Final = 10_000
 """Above this the exact number helps no one."""
 
 
+def worse_than_the_others(lots: Sequence[LotCalls]) -> Iterator[tuple[LotCalls, str]]:
+    """The lots of which more calls end badly than of all others together, or fewer reach all goals,
+    by more than chance, each with that in words; the worst first.
+    """
+    found: list[tuple[float, LotCalls, str]] = []
+    for measure, words in ((BAD_ENDS, "ends badly more often"), (SUCCESS, "goals worse")):
+        shares = [_share_of(each, measure) for each in lots]
+        with_it, known = (sum(of[place] for of in shares) for place in (0, 1))
+        for each, (mine, calls) in zip(lots, shares, strict=True):
+            if min(calls, known - calls) < LEAST_CALLS:
+                continue
+            change = change_of(
+                measure.name,
+                _as_values(with_it - mine, known - calls),
+                _as_values(mine, calls),
+                is_share=True,
+            )
+            if judgement(measure, change) == "worse":
+                apart = abs(change.change or 0)
+                how_far = shown(measure, apart, is_apart=True)
+                text = f"{words} by {how_far} {ends(measure, change, is_size=True)}"
+                found.append((apart, each, text))
+    return ((each, text) for _, each, text in sorted(found, key=lambda each: -each[0]))
+
+
+def _share_of(lot: LotCalls, measure: ComparedMeasure) -> tuple[int, int]:
+    """Of how many calls a share is 1, and of how many it is known."""
+    known = lot.judged if measure is SUCCESS else lot.calls
+    return round(lot.values.get(measure.name, 0.0) * known), known
+
+
+def _as_values(ones: int, calls: int) -> list[float]:
+    return [1.0] * ones + [0.0] * (calls - ones)
+
+
 def more_calls_in_words(measure: ComparedMeasure, change: Change) -> str:
     """How many more calls of each lot would tell, in words; empty if there are enough."""
     more = more_calls(measure, change)
@@ -519,12 +554,11 @@ def more_calls(measure: ComparedMeasure, change: Change) -> int:
     like those there are; 0 if there are enough.
     """
     limit = _matters(measure, change)
-    if (
-        judgement(measure, change) != "unclear"
-        or not limit
-        or change.low is None
-        or change.high is None
-    ):
+    judged = judgement(measure, change)
+    if judged == "unknown" and change.change is not None:
+        # with so many there is an interval, also where all are alike
+        return max(1, LEAST_CALLS_ALIKE - min(change.calls_before, change.calls_after))
+    if judged != "unclear" or not limit or change.low is None or change.high is None:
         return 0
     least, apart = min(change.calls_before, change.calls_after), change.change or 0
     # on which side of 0 the interval is, or that its bad end is within the limit

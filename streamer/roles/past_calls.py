@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from statistics import median
 from typing import Any
 
@@ -42,7 +42,7 @@ from consumers.history.search import (
 )
 from consumers.history.settings import HistorySettings
 from consumers.runtime.process import SetupError, wall_clock_ms
-from consumers.store.changes import CALL_MEASURES, USUAL_SINCE
+from consumers.store.changes import CALL_MEASURES, LISTED, USUAL_SINCE, Lot, LotCalls
 from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
 from schemas.columns import Flat
@@ -83,6 +83,8 @@ _USED = "used_tools"
 """Is counted beside the facets: how many calls have called a tool that fails in some."""
 MOST_ASKED_OF_A_SET = 5
 """Calls that are asked for the names of a goal set, the newest first."""
+MOST_PAIRS = 4
+"""Agents whose two newest versions are compared, those with the latest deployment."""
 MOST_LAST_WORDS = 1_000
 """Calls of one CSV whose last words are looked up, a millisecond each: the first of them."""
 
@@ -94,56 +96,109 @@ def _utc(ms: Flat) -> str | None:
 _Line = Mapping[str, Any]
 
 
-def _as_it_is(name: str) -> Computed[_Line]:
-    meaning = COLUMNS[name].meaning if name in COLUMNS else "as [`--where`](history.md) takes it"
-    return Computed(name, KINDS[name], meaning, itemgetter(name))
+_HEADS = {
+    "labels.agent": "Agent",
+    "labels.version": "Version",
+    "labels.tenant": "Tenant",
+    "labels.environment": "Environment",
+    "outcome": "Outcome",
+    "main_trouble": "Main trouble",
+    "conversation_id": "Call",
+    "p50_ms": "Median wait (ms)",
+    "p95_ms": "Slow wait, p95 (ms)",
+    "longest_wait_ms": "Longest wait (ms)",
+    "unanswered": "Turns unanswered",
+    "dead_airs": "Dead air",
+    "tool_calls": "Tools used",
+    "failed_tool_calls": "Tools failed",
+    "failed_tools": "Names of failed tools",
+    "goals.goal_set": "Goal set",
+    "all_goals": "All goals",
+    "goals.progress.result": "Subgoals reached (share)",
+    "assistant_interruptions": "Interruptions by the agent",
+    "user_interruptions": "Interruptions by the caller",
+    "errors.number": "Errors of the agent",
+    "turns": "Turns",
+    "length_ms": "Length (ms)",
+    "cost_dollars": "Cost (dollars)",
+    "ended_reason": "Why it ended",
+}
+"""By column the heading of the CSV of past calls, in order: a spreadsheet is for people."""
+_TABLE_COLUMNS = tuple(dict.fromkeys((*ASKED_COLUMNS, *_HEADS)))
 
 
-_FIRST = ("labels.agent", "labels.version", "outcome")
-_UNTOLD = ("rank", "goals.digest", "goals.subgoals.result")
-"""Columns that are read and not told: an order, and what `missed_subgoals` says in words."""
-_TABLE_COLUMNS = (*ASKED_COLUMNS, "known_ms", "all_goals")
+def _of_columns(*names: str) -> list[Computed[_Line]]:
+    return [
+        Computed(
+            _HEADS[name],
+            KINDS[name],
+            f"`{name}`" + (f": {COLUMNS[name].meaning}" if name in COLUMNS else ""),
+            itemgetter(name),
+        )
+        for name in names
+    ]
+
+
+_WHOSE_CALL = (*(f"labels.{name}" for name in _WHOSE), "outcome", "main_trouble")
 PAST_CALL_COLUMNS: Sequence[Computed[_Line]] = (
     Computed(
-        "began",
+        "Began (UTC)",
         "text",
-        "`began_ms` in UTC, by ISO 8601; without it `first_known_ms`",
+        "`began_ms` by ISO 8601; without it `first_known_ms`",
         lambda line: _utc(began_ms(line)),
     ),
-    *map(_as_it_is, _FIRST),
+    *_of_columns(*_WHOSE_CALL),
     Computed(
-        "why",
+        "Why",
         "text",
         "what was wrong, in the words of the page, the worst first",
         lambda line: "; ".join(text for _, text in why(line)) or None,
     ),
-    Computed("page", "text", "address of its page", itemgetter("page")),
-    *(_as_it_is(name) for name in _TABLE_COLUMNS if name not in {*_FIRST, *_UNTOLD}),
+    Computed("Page", "text", "address of its page", itemgetter("page")),
+    *_of_columns(*(name for name in _HEADS if name not in _WHOSE_CALL)),
     Computed(
-        "ended", "text", "`ended_ms` in UTC, by ISO 8601", lambda line: _utc(line["ended_ms"])
-    ),
-    Computed(
-        "missed_subgoals",
+        "Subgoals missed",
         "text",
         "the subgoals that it did not reach",
         lambda line: ", ".join(line.get("missed_subgoals", ())) or None,
     ),
-    Computed("annotations", "text", "labels of people", itemgetter("annotations")),
+    Computed("Ended (UTC)", "text", "`ended_ms` by ISO 8601", lambda line: _utc(line["ended_ms"])),
+    Computed("Labels", "text", "labels of people", itemgetter("annotations")),
     Computed(
-        "notes",
+        "Notes",
         "text",
         "what people wrote of it; none with `console.words` false",
         itemgetter("notes"),
     ),
     Computed(
-        "last_words",
+        "Last words of the caller",
         "text",
-        f"the last words of the caller, of the first {MOST_LAST_WORDS:,} calls; none with "
-        "`console.words` false",
+        f"of the first {MOST_LAST_WORDS:,} calls; none with `console.words` false",
         itemgetter("last_words"),
     ),
 )
 """The columns of the CSV of past calls: those that the page has, and what its rows say beside."""
+
+
+def _mean_of(name: str) -> Callable[[LotCalls], float | None]:
+    return lambda each: each.values.get(name)
+
+
+_UNITS = {"ms": " (ms)", "share": " (share)", "dollars": " (dollars)", "": ""}
+LOT_COLUMNS: Sequence[Computed[LotCalls]] = (
+    *(Computed(name.capitalize(), "text", "", attrgetter(f"lot.{name}")) for name in Lot._fields),
+    Computed("Calls", "integer", "", attrgetter("calls")),
+    *(
+        Computed(measure.title + _UNITS[measure.unit], "real", "", _mean_of(measure.name))
+        for measure in LISTED
+    ),
+    Computed("Turns unanswered", "integer", "", attrgetter("unanswered")),
+    Computed("Calls judged", "integer", "", attrgetter("judged")),
+    Computed("Calls not judged", "integer", "", attrgetter("unjudged")),
+    Computed("First call (UTC)", "text", "", lambda each: _utc(each.first_ms)),
+    Computed("Last call (UTC)", "text", "", lambda each: _utc(each.last_ms)),
+)
+"""The columns of the CSV of versions and other lots, as their page has them."""
 
 
 class StoredCalls:
@@ -305,20 +360,40 @@ class StoredCalls:
             for name, calls in store.values(every, ["labels.agent"]):
                 agents[str(name)] += int(str(calls))
             versions = lots_in(store, since_ms, until_ms, asked.by or USUAL_BY, asked.agent)
-            pair = None  # of two agents or tenants nobody asks which is better
+            pairs: list[tuple[Lot, Lot]] = []  # of two tenants nobody asks which is better
             if asked.by in {"", USUAL_BY}:
-                pair = next(newest_pairs(versions), None)
+                first_ms = {each.lot: each.first_ms for each in versions}
+                newest_first = sorted(newest_pairs(versions), key=lambda each: -first_ms[each[1]])
+                pairs = newest_first[: MOST_PAIRS if asked.lots() is None else 1]
             elif asked.by in DAYS_OF and len(versions) > 1:
-                pair = versions[1].lot, versions[0].lot
+                pairs = [(versions[1].lot, versions[0].lot)]
+            pair = pairs[0] if pairs else None
             lots = asked.lots() or pair
             return Versions(
                 lots_compared(store, asked.within(lots), now_ms) if lots else None,
                 versions,
                 pair,
+                others=[
+                    (each, lots_compared(store, asked.within(each), now_ms).verdict())
+                    for each in pairs[1:]
+                ],
                 today=shown_moment(now_ms)[:10],
                 yesterday=shown_moment(now_ms - DAY_MS)[:10],
                 agents=[name for name, _ in agents.most_common()],
             )
+
+    def lots_table(self, asked: LotsQuery) -> bytes:
+        """What the page of versions lists, as CSV.
+
+        Raises:
+            OperatorError: As `find`.
+        """
+        return csv_text(
+            [
+                [column.name for column in LOT_COLUMNS],
+                *(row_of(LOT_COLUMNS, each) for each in self.versions(asked).all),
+            ]
+        ).encode()
 
     def usual(self, call: CallRow) -> Usual:
         """What calls of its agent were like on the day before the end of a call."""

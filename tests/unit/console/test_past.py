@@ -545,6 +545,29 @@ def test_what_is_in_common_says_that_a_subgoal_is_missed() -> None:
     assert "agent desk" in text
 
 
+def test_a_tenant_that_is_worse_than_all_others_is_named() -> None:
+    every = [
+        LotCalls(Lot(tenant="a"), 40, 0, 1, {"ended_badly": 0.05, "success": 0.9}, judged=40),
+        LotCalls(Lot(tenant="b"), 40, 0, 1, {"ended_badly": 0.5, "success": 0.5}, judged=4),
+        LotCalls(Lot(tenant="c"), 3, 0, 1, {"ended_badly": 1.0}),
+    ]
+    page = versions_page(SITE, LotsQuery(by="tenant"), Versions(None, every), "")
+    text = " ".join("".join(Shape(page).text).split())
+    assert "Worse than the others together: b ends badly more often by 38 points [19, 55]." in text
+    assert "goals" not in text[text.index("Worse than") :][:90], "four calls are too few"
+    assert "Choose A and B in the table." in text
+    assert "Compared" not in text
+    two = [every[0]._replace(lot=Lot("desk", "1"), first_ms=0, last_ms=10**9), every[1]]
+    two[1] = two[1]._replace(lot=Lot("desk", "2"), first_ms=10**6, last_ms=10**7)
+    pair = (two[0].lot, two[1].lot)
+    compared = Comparison(pair, (40, 40), [], [])
+    other = ((Lot("care", "1"), Lot("care", "2")), "Version 2 is slower.")
+    page = versions_page(SITE, LotsQuery(), Versions(compared, two, pair, others=[other]), "")
+    text = " ".join("".join(Shape(page).text).split())
+    assert "2 has had no call since 01-01 02:46:40 UTC; 1 has." in text
+    assert "care: Version 2 is slower." in text
+
+
 def test_lots_are_listed_with_the_worst_first() -> None:
     every = [
         LotCalls(Lot(tenant="a"), 9, 0, 1, {"p50_ms": 900.0, "success": 0.5}, unanswered=3),

@@ -74,6 +74,9 @@ class NoPast:
             raise OperatorError(f"not understood: {asked.a_since}")
         return Versions(None)
 
+    def lots_table(self, asked: LotsQuery) -> bytes:
+        return f"Agent\n{asked.agent}\n".encode()
+
     def usual(self, call: CallRow) -> Usual:
         return Usual(call.labels.agent, 7, {})
 
@@ -153,6 +156,7 @@ PLACES = (
     "past",
     "past.csv",
     "versions",
+    "versions.csv",
     "bad-times",
     "parts/calls/" + CALL,
     "live/now",
@@ -693,6 +697,15 @@ async def test_records_are_streamed_and_resumed() -> None:
             assert "gap" not in again
         async with following(made, f"{api.PREFIX}/stream", **{"last-event-id": "x.1"}) as events:
             await events.until("event: gap")
+
+
+async def test_a_table_has_a_file_name_that_says_what_it_has() -> None:
+    async with serving(past=NoPast("p")) as made:
+        calls = await made.get("/past.csv?day=yesterday&agent=front+desk/1")
+        assert calls.headers["content-disposition"].endswith("calls-yesterday-front-desk-1.csv")
+        lots = await made.get("/versions.csv?by=tenant&agent=desk")
+        assert lots.headers["content-disposition"].endswith("filename=tenant-desk.csv")
+        assert lots.text == "Agent\ndesk\n"
 
 
 async def test_a_runbook_is_a_page_for_who_may_read() -> None:

@@ -16,7 +16,7 @@ from consumers.history.settings import HistorySettings
 from consumers.history.sqlite import Batch, SqliteHistory
 from consumers.runtime.process import OperatorError, SetupError
 from schemas.annotations import Annotation
-from schemas.rows import WordsRow
+from schemas.rows import CallRow, WordsRow
 from streamer.roles import past_calls
 from streamer.roles.past_calls import PAST_CALL_COLUMNS, StoredCalls
 from tests.unit.history.test_answers import ENDED, one
@@ -218,10 +218,10 @@ def test_the_words_that_were_sought_are_shown_with_their_turn(past: StoredCalls)
 def test_the_table_has_all_pages(past: StoredCalls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(past_calls, "ROWS", 3)
     asked = PastQuery(since=SINCE, page=2, sort="turns")
-    head, *lines = past.table(asked, SITE, None).decode().splitlines()
-    assert head.startswith("began,labels.agent,labels.version,outcome,why,page,conversation_id")
-    assert "rank" not in head.split(",")
-    assert head.split(",") == [column.name for column in PAST_CALL_COLUMNS]
+    text = past.table(asked, SITE, None).decode()
+    head, *lines = csv.reader(io.StringIO(text))
+    assert head[:4] == ["Began (UTC)", "Agent", "Version", "Tenant"]
+    assert head == [column.name for column in PAST_CALL_COLUMNS]
     assert len(lines) == 10
     assert past.table(PastQuery(since=SINCE, label="false-alarm"), SITE, None).count(b"\n") == 3
 
@@ -229,24 +229,37 @@ def test_the_table_has_all_pages(past: StoredCalls, monkeypatch: pytest.MonkeyPa
 def lines(past: StoredCalls, redact: Callable[[str], str] | None = str) -> dict[str, Any]:
     """The lines of the CSV by their calls."""
     made = past.table(PastQuery(since=SINCE), SITE, redact).decode()
-    return {each["conversation_id"]: each for each in csv.DictReader(io.StringIO(made))}
+    return {each["Call"]: each for each in csv.DictReader(io.StringIO(made))}
 
 
 def test_the_table_says_what_the_page_says_and_where_it_is(
     past: StoredCalls, tmp_path: Path
 ) -> None:
     line = lines(past)["next-care"]
-    assert line["first_known_ms"] == str(NOON_MS + DAY_MS)
-    assert datetime.fromisoformat(line["began"]).timestamp() * 1_000 == int(line["began_ms"])
-    assert line["began"].endswith("Z")
-    assert line["page"] == "http://here/calls/next-care"
-    assert lines(past)["broke"]["annotations"] == "false-alarm"
-    assert "failed: agent error" in lines(past)["broke"]["why"]
-    assert lines(past)["mute"]["ended"] == "", "nothing said when"
-    assert lines(past)["well"]["notes"] == "they were on hold"
-    assert lines(past, None)["well"]["notes"] == "", "words are hidden"
+    assert line["Began (UTC)"].endswith("Z")
+    *_, row = (each for each in call("next-care") if isinstance(each, CallRow))
+    assert datetime.fromisoformat(line["Began (UTC)"]).timestamp() * 1_000 == row.began_ms
+    assert line["Page"] == "http://here/calls/next-care"
+    assert lines(past)["broke"]["Labels"] == "false-alarm"
+    assert "failed: agent error" in lines(past)["broke"]["Why"]
+    assert lines(past)["mute"]["Ended (UTC)"] == "", "nothing said when"
+    assert lines(past)["well"]["Notes"] == "they were on hold"
+    assert lines(past, None)["well"]["Notes"] == "", "words are hidden"
     elsewhere = StoredCalls(HistorySettings(folder=tmp_path), "https://calls.example/console")
-    assert lines(elsewhere)["next-care"]["page"] == "https://calls.example/console/calls/next-care"
+    assert lines(elsewhere)["next-care"]["Page"] == "https://calls.example/console/calls/next-care"
+
+
+def test_the_table_of_agents_has_what_the_page_lists(past: StoredCalls) -> None:
+    asked = LotsQuery(since=SINCE, by="agent")
+    made = past.lots_table(asked).decode()
+    listed = past.versions(asked).all
+    lines = list(csv.DictReader(io.StringIO(made)))
+    assert [(each["Agent"], each["Calls"]) for each in lines] == [
+        (each.lot.agent, str(each.calls)) for each in listed
+    ]
+    assert [each["Median wait (ms)"] for each in lines] == [
+        str(each.values.get("p50_ms", "")) for each in listed
+    ]
 
 
 def test_the_table_has_the_last_words_of_the_caller_where_they_may_be_shown(
@@ -254,11 +267,11 @@ def test_the_table_has_the_last_words_of_the_caller_where_they_may_be_shown(
 ) -> None:
     rows = [row for row in call("next-care") if isinstance(row, WordsRow) and row.user]
     last = " ".join(rows[-1].user[-160:].split())
-    assert lines(past)["next-care"]["last_words"] == last
-    assert lines(past, str.upper)["next-care"]["last_words"] == last.upper()
-    assert lines(past, None)["next-care"]["last_words"] == ""
+    assert lines(past)["next-care"]["Last words of the caller"] == last
+    assert lines(past, str.upper)["next-care"]["Last words of the caller"] == last.upper()
+    assert lines(past, None)["next-care"]["Last words of the caller"] == ""
     monkeypatch.setattr(past_calls, "MOST_LAST_WORDS", 0)
-    assert lines(past)["next-care"]["last_words"] == ""
+    assert lines(past)["next-care"]["Last words of the caller"] == ""
 
 
 def test_a_facet_is_counted_without_its_own_choice(past: StoredCalls) -> None:
