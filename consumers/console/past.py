@@ -42,7 +42,7 @@ from consumers.store.changes import (
 )
 from consumers.view.calls import ReportedCall
 from consumers.view.contents import facts_of, subgoals_of, verdict
-from consumers.view.running import ID_CHARS
+from consumers.view.running import short_id
 from consumers.view.words import clock, counted, day_and_time, in_words, percent, seconds
 from schemas.scores.trouble import VERY_SLOW_MS
 from schemas.units import DAY_MS, MINUTE_MS
@@ -448,7 +448,7 @@ def _row(
     people = found.labels.get(conversation_id, ())
     return {
         "id": conversation_id,
-        "short_id": conversation_id[-ID_CHARS:],
+        "short_id": short_id(conversation_id),
         "href": site.call_href(conversation_id),
         "began": _began(began_ms(call)),
         "ended": day_and_time(ended_ms)[11:19] if (ended_ms := call.get("ended_ms")) else "",
@@ -794,7 +794,7 @@ def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str)
                 _change(SUBGOAL, each.change, []),
                 each.others,
                 _flipped_href(asked.within(lots)[1], each),
-                [(site.call_href(name), name, name[-ID_CHARS:]) for name in each.flipped],
+                [(site.call_href(name), name, short_id(name)) for name in each.flipped],
             )
             for each in found.subgoals
         ]

@@ -229,7 +229,7 @@ def _remedy_for_time(time_ms: float) -> str:
             f"{int(time_ms * MS_PER_SECOND)}."
         )
     return (
-        "Check the producer's clock and unit, or raise max_event_time_skew_ms to take recorded "
+        "Check the producer's clock and unit, or raise limits.max_event_time_skew_ms to take recorded "
         "calls as they are."
     )
 

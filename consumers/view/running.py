@@ -13,8 +13,20 @@ from schemas.scores.trouble import SLOW_MS, VERY_SLOW_MS
 
 ID_CHARS: Final = 6
 """Characters of the end of a conversation id: its beginning is often the same for all calls."""
+MOST_WHOLE_ID: Final = 16
+"""A conversation id with no more characters is shown whole."""
 Level = Literal["", "bad", "urgent"]
 """How bad something is: not at all, trouble, or heard by the caller at this moment."""
+
+
+def short_id(conversation_id: str) -> str:
+    """What a list shows of an id: the end of a long one.
+
+    >>> short_id("my-34506b"), short_id("sim-1795960958624-544448894543")
+    ('my-34506b', '894543')
+    """
+    is_long = len(conversation_id) > MOST_WHOLE_ID
+    return conversation_id[-ID_CHARS:] if is_long else conversation_id
 
 
 class RunningLine(NamedTuple):
@@ -22,7 +34,7 @@ class RunningLine(NamedTuple):
 
     Attributes:
         conversation_id: Its id.
-        short_id: The end of it.
+        short_id: What a list shows of it.
         agent: Its agent.
         labels: Tenant and environment, as far as they are known.
         chips: What is wrong, the worst first, each with how bad it is.
@@ -78,7 +90,7 @@ def running_line(shown: ShownCall) -> RunningLine:
         goals = f"{found.reached} of {found.subgoals}{'?' * bool(found.missing)}"
     return RunningLine(
         conversation_id=call.conversation_id,
-        short_id=call.conversation_id[-ID_CHARS:],
+        short_id=short_id(call.conversation_id),
         agent=labels.agent,
         labels=", ".join(name for name in (labels.tenant, labels.environment) if name != "unknown"),
         chips=tuple(chips),

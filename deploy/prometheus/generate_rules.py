@@ -264,10 +264,16 @@ def _what_to_do(alert: str) -> str:
     """Returns what the runbook of an alert says to do, as the text of an annotation.
 
     Raises:
-        ObjectiveError: The page has no such section, or braces that Prometheus would take for a
+        ObjectiveError: There is no page, or it has no such section, or braces that Prometheus would take for a
             template.
     """
-    page = (DEPLOY / "runbooks" / f"{alert}.md").read_text(encoding="utf-8")
+    path = DEPLOY / "runbooks" / f"{alert}.md"
+    if not path.exists():
+        raise ObjectiveError(
+            f"{alert} has no runbook. Nothing was written. Write deploy/runbooks/{alert}.md with the "
+            "headings of another one."
+        )
+    page = path.read_text(encoding="utf-8")
     _, found, text = page.partition("## What to do\n")
     if not found or "{{" in text:
         raise ObjectiveError(

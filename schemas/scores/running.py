@@ -278,7 +278,10 @@ def age_of_data(known: KnownTime, now_ms: int, calls_running: int) -> tuple[str,
         newest_ms, what = known.event_ms, "no event"
     age_ms, behind_ms = max(0, now_ms - newest_ms), max(0, now_ms - known.reached_ms)
     if calls_running and behind_ms > STALE_MS:
-        return f"SCORES ARE {behind_ms // MS_PER_SECOND} s OLD: does an evaluator run?", True
+        return (
+            f"SCORES ARE {behind_ms // MS_PER_SECOND} s OLD: does serve, or an evaluator, run?",
+            True,
+        )
     if age_ms < FRESH_MS:
         age_ms = max(0, now_ms - known.newest_ms)
         return f"newest score {to_seconds(age_ms):.1f} s old", False

@@ -123,7 +123,10 @@ def list_refused(
                 "of them."
             )
         elif more == 0 and not found.newest:
-            say("No refused record matches.")
+            say(
+                "No refused record matches. A posted event that is refused is in the answer to its "
+                "sender, and in the log of serve or ingest; `callgauge doctor` counts them."
+            )
     tell_unreadable(found)
 
 

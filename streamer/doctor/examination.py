@@ -256,7 +256,10 @@ def state_findings(
         told = ", ".join(
             f"{name} is {state.settings[name]}, here {own[name]}" for name in differing[:MAX_SHOWN]
         )
-        what_to_do = "Give this command the settings of the roles, and all roles the same."
+        what_to_do = (
+            "Give this command the settings of what runs, or what it says of them is of others; on "
+            "Kafka all roles need the same."
+        )
         yield Finding(
             "settings", Verdict.WARNING, f"at {address} {told}{_more(len(differing))}", what_to_do
         )

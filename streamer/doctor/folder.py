@@ -108,7 +108,7 @@ def _process_findings(
             f"Start `callgauge serve --folder {folder}`; it goes on with what was acknowledged."
         )
         seen = "no process serves this folder, so senders wait"
-        yield Finding(check, Verdict.WARNING, seen, what_to_do)
+        yield Finding(check, Verdict.WRONG, seen, what_to_do)
         return
     if address is None:
         seen = (
@@ -167,17 +167,14 @@ def newest_finding(state: LogFileState, now_ms: int) -> Finding:
             what_to_do,
         )
     age_ms = max(0, now_ms - state.newest_ms)
-    seen = (
-        f"the last event came {duration(age_ms - age_ms % 1_000)} ago; pages and `top` count from "
-        "the newest score, which the end of a silence makes without an event"
-    )
+    seen = f"the last event came {duration(age_ms - age_ms % 1_000)} ago"
     if state.open_calls and age_ms >= SILENT_WITH_CALLS_MS:
         return Finding(
             check,
             Verdict.WARNING,
             f"{counted(state.open_calls, 'call')} open, and {seen}",
-            "Nothing if these calls have ended without `call_ended`. Else see to the senders, "
-            "their address and token, and to the network.",
+            "Nothing if these calls have ended without `call_ended`. Otherwise check the "
+            "senders, their address and token, and the network.",
         )
     if age_ms >= SILENT_MS:
         return Finding(

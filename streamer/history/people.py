@@ -89,7 +89,7 @@ def require_consent(what: str, *, is_agreed: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise SetupError(
-            f"This deletes {what} for good. Nothing was deleted: give --yes to be asked nothing."
+            f"This deletes {what} for good. Nothing was deleted: add --yes to delete without a question."
         )
     if not typer.confirm(f"Delete {what} for good?", err=True):
         raise SetupError("Nothing was deleted.")

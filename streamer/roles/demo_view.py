@@ -283,7 +283,7 @@ _COLUMNS: Final = (
     _Column(
         "", 2, lambda _, line, __: Text(_MARKS[line.level], style=_STYLES[line.level]), is_left=True
     ),
-    _Column("call", ID_CHARS, lambda _, line, __: line.short_id, is_left=True),
+    _Column("call", ID_CHARS, lambda _, line, __: line.conversation_id[-ID_CHARS:], is_left=True),
     _Column("agent", 10, lambda call, line, _: _agent(call, line), is_left=True, wide_chars=20),
     _Column("tenant", 12, lambda call, *_: call.labels.tenant, _VERY_WIDE, is_left=True),
     _Column("environment", 12, lambda call, *_: call.labels.environment, _VERY_WIDE, is_left=True),

@@ -94,6 +94,15 @@ def test_each_score_of_quality_is_on_a_dashboard_and_each_alert_is_named_beside_
     assert alerts - set().union(*used_by.values()) == {"`CallgaugeWatchdog`"}  # it reads nothing
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/alerts.md", "CHANGELOG.md"])
+def test_a_page_that_counts_alerts_counts_right(page: str) -> None:
+    rules = (ROOT / "deploy/prometheus/rules/callgauge.rules.yml").read_text(encoding="utf-8")
+    alerts = set(re.findall(r"- alert: (\w+)", rules))
+    text = (ROOT / page).read_text(encoding="utf-8")
+    said = re.findall(r"(\d+) (?:Prometheus )?\[?alerts", text)
+    assert said == [str(len(alerts))]
+
+
 def test_the_asyncapi_document_has_every_topic_and_one_schema_for_each_name() -> None:
     document = yaml.safe_load((ROOT / "docs/asyncapi.yaml").read_text(encoding="utf-8"))
     addresses = {name: channel["address"] for name, channel in document["channels"].items()}

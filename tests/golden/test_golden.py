@@ -23,7 +23,6 @@ from schemas.rows import encode
 from tests.golden.calls import RECORDED, WIRE_FILES, calls_of
 from tests.properties.evaluation import EveryCall
 from tests.support.calls.rows_of_calls import effects_in_steps
-from tests.support.conformance_data import CONFORMANCE
 
 RULES: Final = GoalRules(asks_judge=True)
 
@@ -62,12 +61,15 @@ def _path(name: str) -> Path:
     return Path(__file__).with_name(f"{name}.txt")
 
 
+def _lines_of(source: str, name: str) -> list[str]:
+    """The lines of a source as a golden file has them."""
+    return [line for line in _path(name).read_text().splitlines() if line.startswith(f"{source} ")]
+
+
 @pytest.mark.parametrize("source", [*WIRE_FILES, *RECORDED])
 def test_what_is_published_about_known_calls_has_not_changed(source: str) -> None:
     for name, lines in _golden_lines(source).items():
-        golden = [
-            line for line in _path(name).read_text().splitlines() if line.startswith(f"{source} ")
-        ]
+        golden = _lines_of(source, name)
         changed = sorted({*lines} ^ {*golden})
         assert lines == golden, (
             f"{len(changed)} lines of {source} differ in {name}.txt, such as {changed[:2]}: see "
@@ -81,12 +83,18 @@ def _main(arguments: list[str]) -> None:
         arrivals = dict(calls_of(source))[conversation_id]
         sys.stdout.buffer.writelines(line + b"\n" for line in _published(arrivals)[name])
         return
-    assert CONFORMANCE.is_dir(), (
-        "the golden files are written with the conformance data, or they would lose its calls"
-    )
-    golden = [_golden_lines(source) for source in (*WIRE_FILES, *RECORDED)]
-    for name in GOLDEN_FILES:
-        _path(name).write_text("".join(f"{line}\n" for each in golden for line in each[name]))
+    golden: dict[str, list[str]] = {name: [] for name in GOLDEN_FILES}
+    for source in (*WIRE_FILES, *RECORDED):
+        try:
+            lines = _golden_lines(source)
+        except (OSError, pytest.skip.Exception):
+            # without the conformance data its calls stay as they were: their tests are skipped too
+            lines = {name: _lines_of(source, name) for name in GOLDEN_FILES}
+            print(f"{source} is not here: its lines stay as they were")
+        for name in GOLDEN_FILES:
+            golden[name] += lines[name]
+    for name, lines_of_all in golden.items():
+        _path(name).write_text("".join(f"{line}\n" for line in lines_of_all))
 
 
 if __name__ == "__main__":

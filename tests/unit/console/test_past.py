@@ -207,8 +207,8 @@ def test_what_bad_calls_have_in_common_chooses_them() -> None:
     assert (
         'href="past?version=v2&amp;trouble=slow">version v2</a> 92 % (10 % of the others)' in page
     )
-    assert "among these <a" in page
-    assert "goal set pay</a> 50 % (0 % of the others among them)." in page
+    assert "of these, <a" in page
+    assert "goal set pay</a> 50 % (0 % of the others)." in page
     assert "More often" not in shown(asked=PastQuery(trouble="slow"))
 
 

@@ -31,7 +31,7 @@ def test_one_call_is_one_page(report: Command, tmp_path: Path) -> None:
     assert ended.err.splitlines()[-1] == f"Report of 1 call, {html.stat().st_size:,} bytes: {html}"
     assert page.startswith("<!doctype html>")
     assert "<h1>Call report</h1>" in page
-    assert "No goals were given" in page
+    assert "No goals: no goal set names this agent" in page
     assert '<nav aria-labelledby="calls">' not in page
     assert {path.name for path in tmp_path.iterdir()} == {"calls.jsonl.gz", "report.html"}
     report(calls, "-o", html)
