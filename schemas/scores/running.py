@@ -279,7 +279,7 @@ def age_of_data(known: KnownTime, now_ms: int, calls_running: int) -> tuple[str,
     age_ms, behind_ms = max(0, now_ms - newest_ms), max(0, now_ms - known.reached_ms)
     if calls_running and behind_ms > STALE_MS:
         return (
-            f"SCORES ARE {behind_ms // MS_PER_SECOND} s OLD: does serve, or an evaluator, run?",
+            f"SCORES ARE {behind_ms // MS_PER_SECOND} s OLD: does callgauge run?",
             True,
         )
     if age_ms < FRESH_MS:

@@ -102,7 +102,7 @@ def test_a_dead_evaluator_is_named_first_and_waits_are_counted_up_to_the_newest_
     later_ms = NOW_MS + 25_000
     lines = lines_of(live_screen(calls, PLACE, later_ms, width=80, height=24))
     assert lines[0].startswith(
-        "SCORES ARE 25 s OLD: does serve, or an evaluator, run?, 4 calls running, 2 in trouble"
+        "SCORES ARE 25 s OLD: does callgauge run?, 4 calls running, 2 in trouble"
     )
     assert lines[5].split()[:2] == ["!!", "third"]
     assert lines[5].endswith("silent for 3 s"), "nobody knows whether it goes on"

@@ -218,7 +218,7 @@ def test_old_data_are_named_while_calls_run() -> None:
     known.note(NOW_MS)
     assert age_of_data(known, NOW_MS + 400, 1) == ("newest score 0.4 s old", False)
     assert age_of_data(known, NOW_MS + 25_000, 21) == (
-        "SCORES ARE 25 s OLD: does serve, or an evaluator, run?",
+        "SCORES ARE 25 s OLD: does callgauge run?",
         True,
     )
     assert age_of_data(known, NOW_MS + 25_000, 0) == ("nothing new for 0:25", False)
@@ -232,7 +232,7 @@ def test_old_data_are_named_while_calls_run() -> None:
     )
     known.take_partition(1, NOW_MS + 200_000)
     assert age_of_data(known, NOW_MS + 200_000, 21) == (
-        "SCORES ARE 50 s OLD: does serve, or an evaluator, run?",
+        "SCORES ARE 50 s OLD: does callgauge run?",
         True,
     ), "one does not"
     known.take_partition(0, NOW_MS + 200_000, event_ms=NOW_MS + 120_000)
