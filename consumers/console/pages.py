@@ -425,40 +425,45 @@ def _stage_in_words(stage: Stage | None) -> str:
     return "" if stage is None else STAGE_WORDS[stage].partition(",")[0]
 
 
-def _bad(now: AgentNow, bad: BadTime, fleet: Fleet) -> dict[str, Any]:
-    """A bad version of an agent for the headline: it, its id, the address of its calls, what most
-    of its bad calls suffer, the alert about that, and the steps of its runbook: to roll it back
-    first if the version before is well and gets no calls yet, then that of the slowest stage; and
-    that version, the addresses where the two are compared and where its calls stay, whether calls go to another version by
-    now, and how that one does.
-    """
-    _, alert = _WRONG.get(bad.trouble, ("", ""))
+def _first_steps(bad: BadTime, known: Sequence[str]) -> list[str]:
+    """The steps of a runbook, those about the stage that is slow first, without the rollback."""
     stage = _stage_in_words(bad.stage)
-    others = [each for each in fleet.agents.now if each.agent == now.agent and each.version]
-    older = [each for each in others if (each.first_call_ms or 0) < (now.first_call_ms or 0)]
-    before = max(older, key=lambda each: each.first_call_ms or 0, default=None)
-    if before is not None and (before.bad is not None or not now.version):
-        before = None
-    runbook = fleet.runbooks.get(alert) or Runbook("", (), "")
-    known = runbook.steps
-    general = [step for step in known if step.startswith(ROLL_BACK)]
     steps = sorted(
-        (step for step in known if step not in general),
+        (step for step in known if not step.startswith(ROLL_BACK)),
         key=lambda step: not (stage and stage in step.partition(":")[0].casefold()),
     )
-    quiet_ms = fleet.agents.at_ms - (now.last_call_ms or 0)
-    newest_ms = max((each.last_call_ms or 0 for each in others), default=0)
-    is_replaced = quiet_ms > QUIET_MS and newest_ms > (now.last_call_ms or 0)
     if not stage and bad.trouble in {TroubleKind.SLOW, TroubleKind.VERY_SLOW}:
-        steps = ["Open a slow call: its turn says what took the time.", *steps]
+        return ["Open a slow call: its turn says what took the time.", *steps]
+    return steps
+
+
+def _version_before(now: AgentNow, others: Sequence[AgentNow]) -> AgentNow | None:
+    """The version before a bad one, if it was well; None otherwise."""
+    older = [each for each in others if (each.first_call_ms or 0) < (now.first_call_ms or 0)]
+    before = max(older, key=lambda each: each.first_call_ms or 0, default=None)
+    return None if before is None or before.bad is not None or not now.version else before
+
+
+def _bad(now: AgentNow, bad: BadTime, fleet: Fleet) -> dict[str, Any]:
+    """A bad version of an agent for the headline: where it and its calls are shown, what most of
+    its bad calls suffer, the runbook about that, whether calls go to another version by now, and
+    how that one does. To roll it back is the first step if the version before was well.
+    """
+    _, alert = _WRONG.get(bad.trouble, ("", ""))
+    others = [each for each in fleet.agents.now if each.agent == now.agent and each.version]
+    before = _version_before(now, others)
+    runbook = fleet.runbooks.get(alert) or Runbook("", (), "")
+    quiet_ms = fleet.agents.at_ms - (now.last_call_ms or 0)
+    newest = max(others, key=lambda each: each.last_call_ms or 0, default=now)
+    is_replaced = quiet_ms > QUIET_MS and (newest.last_call_ms or 0) > (now.last_call_ms or 0)
+    steps = _first_steps(bad, runbook.steps)
     if is_replaced:
         ending = f"{now.version} gets no new calls: wait until its last ones have ended."
         steps = [ending, *steps]
-    elif before is None:
-        steps += general
-    else:
+    elif before is not None:
         steps = [f"Roll back {now.version}: {before.version} was well.", *steps]
-    newest = max(others, key=lambda each: each.last_call_ms or 0, default=now)
+    else:
+        steps += [step for step in runbook.steps if step.startswith(ROLL_BACK)]
     others_now = ""
     if newest.version != now.version and newest.calls_running:
         of_it = f"{newest.calls_in_trouble:,} of them in trouble"
