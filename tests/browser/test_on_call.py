@@ -26,6 +26,7 @@ class Caller:
 
     def __init__(self, served: Served, name: str, **labels: str) -> None:
         self._served, self._name = served, name
+        self.told_at_s: float | None = None
         self.send(self._event("call_started", 0, **labels))
 
     def send(self, *events: dict[str, Any]) -> None:
@@ -52,12 +53,19 @@ class Caller:
         self.send(self._event("call_ended", reason=reason))
 
     def _event(self, kind: str, at_ms: int = 0, **more: Any) -> dict[str, Any]:
-        now_ms = time.time_ns() // 1_000_000
-        return {"conversation_id": self._name, "type": kind, "timestamp": now_ms + at_ms, **more}
+        return {
+            "conversation_id": self._name,
+            "type": kind,
+            "timestamp": round(self._now_s() * 1_000) + at_ms,
+            **more,
+        }
+
+    def _now_s(self) -> float:
+        return time.time() if self.told_at_s is None else self.told_at_s
 
     def _speech(self, kind: str, at_ms: int) -> dict[str, Any]:
         return self._event(
-            "speech_event", at_ms, data={"kind": kind, "timestamp": time.time() + at_ms / 1_000}
+            "speech_event", at_ms, data={"kind": kind, "timestamp": self._now_s() + at_ms / 1_000}
         )
 
 
@@ -89,10 +97,12 @@ def page(served: Served, browser: Browser) -> Iterator[Page]:
 def talked(served: Served, name: str, agent: str = "desk", turns: int = 2) -> Caller:
     """A call in which every turn was answered after half a second."""
     caller = Caller(served, name, agent=agent, version="1", tenant="acme")
+    caller.told_at_s = time.time()  # the waits are these, however long it takes to tell them
     for turn in range(turns):
         ago_ms = 3_000 * (turns - turn)
         caller.says(f"question {turn}", ago_ms=ago_ms - 1_500)
         caller.hears(f"answer {turn}", ago_ms=ago_ms - 2_500)
+    caller.told_at_s = None
     return caller
 
 
@@ -126,10 +136,13 @@ def test_a_mute_agent_is_the_first_row_and_its_calls_stay_when_the_callers_have_
     expect(page.locator("#line-trouble strong")).to_have_text("2")
     page.get_by_role("button", name="Copy summary").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
-    verdict, counts, link, worst = page.evaluate("navigator.clipboard.readText()").splitlines()
+    copied = page.evaluate("navigator.clipboard.readText()").splitlines()
+    verdict, first_step, counts, link, kept, worst = copied
     assert re.match(r"night 2 is bad since \d\d:\d\d:\d\d.* UTC\)?: 2 of 2 callers so far", verdict)
     assert counts.startswith("5 calls running, 2 in trouble")
     assert link.endswith("/?agent=night&version=2")
+    assert first_step.startswith("First: Call the agent yourself")
+    assert re.fullmatch(r"This time, kept: http\S+/bad-times#t-\d+-night-2", kept)
     assert re.fullmatch(r"Worst call: http\S+/calls/mute-\d", worst)
     open_turn_is_shown(page, f"{served.address}/calls/mute-0")
     for caller in mute:
