@@ -67,8 +67,7 @@ def runbooks() -> Mapping[str, Runbook]:
     team that is asked.
     """
     rules = "\n".join(content.decode() for _, content in _files(["prometheus/rules"]))
-    named = _ALERT_OR_TEAM.findall(rules)
-    teams = dict(zip(named[::2], named[1::2], strict=True))
+    teams = dict(_TEAM.findall(rules))
     found = {}
     for path, content in _files(["runbooks"]):
         text = content.decode()
@@ -80,8 +79,8 @@ def runbooks() -> Mapping[str, Runbook]:
 
 
 _STEP: Final = re.compile(r"^\d+\. ", re.MULTILINE)
-_ALERT_OR_TEAM: Final = re.compile(r"^ *(?:- alert|team): (\w+)$", re.MULTILINE)
-"""An alert and its team come in turn."""
+_TEAM: Final = re.compile(r"- alert: (\w+)\n(?:(?! *- alert:).*\n)*? *team: (\S+)")
+"""An alert, and the label `team` of the same rule."""
 
 
 def _files(places: Sequence[str] = PLACES) -> Iterator[tuple[Path, bytes]]:

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 from msgspec import Struct, structs
 
+from schemas.closed_sets import CloseReason
 from schemas.rows import CallRow, Labels, TurnRow, number
 from schemas.scores.latency_stages import Stage
 from schemas.scores.running import ShownCall, WantedCalls, heard_ms
@@ -233,6 +234,7 @@ class AgentNow(Figures, frozen=True, kw_only=True):
         calls_answered: Running calls with an answer.
         calls_slow: How many of them had a newest answer so slow that it is a trouble by itself.
         slowest_ms: The longest of these waits; null without any.
+        calls_unsure: Calls in trouble of which only the events may be missing.
         first_call_ms: When its first call began, as far as rows were read; null for none.
         last_call_ms: When its newest call began.
     """
@@ -244,6 +246,7 @@ class AgentNow(Figures, frozen=True, kw_only=True):
     calls_answered: int
     calls_slow: int
     slowest_ms: float | None
+    calls_unsure: int
     first_call_ms: int | None
     last_call_ms: int | None
 
@@ -333,7 +336,9 @@ class _Kept:
                 self.before = ()
                 self.found_ms, self.affected_began_ms = now_ms, now_ms
             mostly = _mostly(of.wrong, self.mostly)
-            if self.mostly[0] not in {None, mostly[0]} and mostly not in self.before:
+            # a silence is how slow answers and none begin
+            is_other = self.mostly[0] not in {None, TroubleKind.SILENT, mostly[0]}
+            if is_other and mostly not in self.before:
                 self.before = (*self.before, self.mostly)
             self.mostly = mostly
             if len(self.affected) < MAX_AFFECTED:
@@ -455,9 +460,7 @@ class Agents:
             for kept in self._of(row.labels):
                 kept.note_begin(_began_ms(row))
         unanswered = _unanswered(row) - (0 if before is None else _unanswered(before))
-        ended_badly = (bad_end(row) is not None) - (
-            before is not None and bad_end(before) is not None
-        )
+        ended_badly = _ended_badly(row) - (before is not None and _ended_badly(before))
         closes = row.state == "closed" and (before is None or before.state != "closed")
         if unanswered or ended_badly or closes:
             for minute in self._minutes_of(row):
@@ -551,6 +554,7 @@ class Agents:
             calls_answered=of.answered,
             calls_slow=len(of.slow_ms),
             slowest_ms=max(of.slow_ms, default=None),
+            calls_unsure=of.unsure,
             first_call_ms=kept.first_call_ms,
             last_call_ms=kept.last_call_ms,
         )
@@ -582,10 +586,24 @@ def version_of(labels: Labels) -> Version:
 
 def _unanswered(row: CallRow) -> int:
     """Turns of a call without an answer; one in which the caller waits for the first time may still
-    get one.
+    get one, and one in which events stopped may have got one.
     """
-    is_given_up = row.waiting is not None and (row.waiting.silences > 1 or row.state != "running")
-    return max(row.unanswered, int(is_given_up))
+    if row.waiting is None:
+        return row.unanswered
+    if row.waiting.silences > 1:
+        return max(row.unanswered, 1)
+    if row.state == "running" or _events_stopped(row):
+        return max(0, row.unanswered - (row.state != "running"))
+    return max(row.unanswered, 1)
+
+
+def _events_stopped(row: CallRow) -> bool:
+    """Whether nothing said that the call ended: how it did, nobody knows."""
+    return row.close_reason is CloseReason.IDLE
+
+
+def _ended_badly(row: CallRow) -> bool:
+    return bad_end(row) is not None and not _events_stopped(row)
 
 
 def _add(sums: _Sums, shown: ShownCall, now_ms: int, event_ms: int | None) -> None:
@@ -596,8 +614,8 @@ def _add(sums: _Sums, shown: ShownCall, now_ms: int, event_ms: int | None) -> No
     is_sure = (
         event_ms is None
         or call.waiting is None
-        or call.state != "running"
         or event_ms >= call.waiting.since_ms + SURE_MS
+        or any(each.kind not in _WAITS for each in shown.troubles)
     )
     sums.in_trouble += shown.is_bad
     sums.unsure += shown.is_bad and not is_sure
@@ -644,6 +662,7 @@ def _wrong(shown: ShownCall) -> _Wrong:
 
 
 _SLOW: Final = frozenset({TroubleKind.SLOW, TroubleKind.VERY_SLOW})
+_WAITS: Final = frozenset({TroubleKind.MUTE, TroubleKind.SILENT, TroubleKind.DEAD_AIR})
 
 
 def _mostly(wrong: Counter[_Wrong], held: _Wrong) -> _Wrong:

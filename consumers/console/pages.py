@@ -343,6 +343,8 @@ def _doubt(now: AgentNow) -> str:
     if now.slowest_ms is not None and 2 * now.calls_slow >= now.calls_answered:
         answered = counted(now.calls_answered, "answered call")
         return f"{now.calls_slow} of {answered} slow ({seconds(now.slowest_ms)})"
+    if now.calls_unsure:
+        return f"{now.calls_unsure} of {counted(now.calls_running, 'call')} silent, or their events"
     if 0 < now.calls_running <= 2 * now.calls_in_trouble:
         return f"{now.calls_in_trouble} of {counted(now.calls_running, 'call')} in trouble"
     return ""
@@ -410,6 +412,8 @@ def wrong_in_words(of: BadTime) -> str:
     said = []
     for trouble, stage in ((of.trouble, of.stage), *of.before):
         wrong, _ = _WRONG.get(trouble, ("", ""))
+        if trouble in {TroubleKind.MUTE, TroubleKind.SILENT}:
+            wrong += " (no stage is known)"
         if wrong:
             said.append(f"{wrong} ({_stage_in_words(stage)})" if stage else wrong)
     earlier = f"; earlier: {', then '.join(said[1:])}" if len(said) > 1 else ""
@@ -544,6 +548,8 @@ def _alerts(alerts: Alerts, wanted: WantedCalls) -> str:
 # Five figures, each with its line.
 
 _WIDTH, _HEIGHT, _MARGIN, _DASH = 300.0, 40.0, 3.0, 14.0
+LATELY_MINUTES: Final = 3
+"""How far back turns say something of now."""
 _LEAST_SHARE: Final = 0.2
 """The top of a line of shares is no lower: a turn or two without an answer are no mountain."""
 
@@ -579,12 +585,17 @@ def _lines(
     """The figures of the chosen calls: the id of each and its markup, with its values by minute, and
     marks at some of them.
     """
-    p95, share, goals = whole.wait_p95_ms, whole.unanswered_share, whole.success
-    newest = next((each.wait_p95_ms for _, each in reversed(minutes) if each.turns_answered), None)
-    newest_share = next(
-        (each.unanswered_share for _, each in reversed(minutes) if each.turns), None
+    p95, goals = whole.wait_p95_ms, whole.success
+    last = [each for _, each in minutes[-LATELY_MINUTES:]]
+    newest = next((each.wait_p95_ms for each in reversed(last) if each.turns_answered), None)
+    turns, unanswered = (
+        sum(each.turns for each in last),
+        sum(each.turns_unanswered for each in last),
     )
-    lately = sum(each.turns_unanswered for _, each in minutes[-2:])
+    # of one turn alone the share says nothing
+    is_bad = unanswered > 1 and unanswered >= BAD_SHARE * turns
+    none = "none lately" if whole.turns else "no turn yet"
+    left_out = f", without {counted(unanswered, 'turn')} that got no answer" if is_bad else ""
     begins = next((begin_ms for begin_ms, each in minutes if each.calls_running or each.turns), 0)
     # what ran in the first minute with figures may have run for long
     marks = {begin_ms: text for begin_ms, text in marks.items() if begin_ms > begins}
@@ -648,10 +659,10 @@ def _lines(
         line(
             "line-wait",
             "Wait, p95",
-            "no answer yet" if newest is None else seconds(newest),
-            f"without {counted(lately, 'turn')} that got no answer; " * (lately > 0)
-            + f"{window} {seconds_if_known(p95)}; objective {seconds(SLOW_MS)}",
-            wait_level(newest) or "bad" * (lately > 0),
+            none if newest is None else seconds(newest),
+            f"newest minute{left_out}; {window} {seconds_if_known(p95)}; objective "
+            f"{seconds(SLOW_MS)}",
+            wait_level(newest) or "bad" * is_bad,
             lambda each: each.wait_p95_ms,
             seconds,
             SLOW_MS,
@@ -660,9 +671,9 @@ def _lines(
         line(
             "line-unanswered",
             "Unanswered",
-            "no turn yet" if newest_share is None else percent(newest_share),
-            f"{whole.turns_unanswered:,} of {counted(whole.turns, 'turn')} {window}",
-            "urgent" if max(share or 0, newest_share or 0) >= BAD_SHARE else "",
+            percent(unanswered / turns) if turns else none,
+            f"in {LATELY_MINUTES} min; {whole.turns_unanswered:,} of {counted(whole.turns, 'turn')} {window}",
+            "urgent" if is_bad else "",
             lambda each: each.unanswered_share,
             percent,
             _LEAST_SHARE,

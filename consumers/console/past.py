@@ -146,8 +146,8 @@ BELONGS_TO: Final = {"version": "agent", "subgoal": "goal_set"}
 _OUTCOMES: Final = {
     "hung_up": "hung up in silence",
     "failed": "failed: agent error",
+    "events_stopped": "events stopped: how it ended is not known",
     "running": "not closed yet, not counted here",
-    "none": "nothing wrong",
 }
 
 
@@ -229,6 +229,7 @@ ASKED_COLUMNS: Final = (
         "ended_reason",
         "state",
         "outcome",
+        "main_trouble",
         "troubles",
         "labels.version",
         "labels.tenant",
@@ -261,11 +262,12 @@ def why(call: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What was wrong with a call, the worst first: how bad it was, and in words, as on the page of
     running calls.
     """
-    outcome, turn = call.get("outcome"), call.get("waiting.turn")
+    outcome, turn, ended = (call.get(name) for name in ("outcome", "waiting.turn", "ended_reason"))
     bad_ends = {
         "never_answered": "the agent never spoke" if turn == 0 else "never answered",
         "hung_up": f"hung up in silence, turn {turn}",
-        "failed": "failed: agent error",
+        "failed": "failed: ended with an error" if ended == "error" else "failed: agent error",
+        "events_stopped": f"no event after a wait, turn {turn}",
     }
     if outcome in bad_ends:
         yield "urgent", bad_ends[outcome]
@@ -288,7 +290,9 @@ def why(call: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if call.get("dead_airs") == 1
         else f"dead air {call.get('dead_airs')} times",
     }
-    for name in str(call.get("troubles") or "").split():
+    main = call.get("main_trouble")
+    # what kept it from its goals comes first
+    for name in sorted(str(call.get("troubles") or "").split(), key=lambda each: each != main):
         if text := words.get(name, in_words(name)):
             yield "bad", text
 
@@ -398,7 +402,18 @@ def _chosen(asked: PastQuery, *names: str) -> dict[str, str]:
     return {name: value for name in names or FACETS if (value := getattr(asked, name))}
 
 
+_MAIN_IN_WORDS: Final = {
+    "goals_missed": "goals missed, no tool failed",
+    "slow": "slow, but no goal missed",
+    "not_judged": "nothing wrong, goals not judged",
+    "none": "nothing wrong",
+}
+"""Words of a main trouble that say what is not wrong beside it."""
+
+
 def _in_words(name: str, value: str) -> str:
+    if name == "main" and value in _MAIN_IN_WORDS:
+        return _MAIN_IN_WORDS[value]
     is_ours = name in {"outcome", "trouble", "main"}
     return (
         " or ".join(_OUTCOMES.get(each, in_words(each)) for each in value.split(","))
@@ -451,6 +466,7 @@ def _row(
         "short_id": short_id(conversation_id),
         "href": site.call_href(conversation_id),
         "began": _began(began_ms(call)),
+        "began_on": day_and_time(began_ms(call)),
         "ended": day_and_time(ended_ms)[11:19] if (ended_ms := call.get("ended_ms")) else "",
         "more": ", ".join(str(each) for each in labels if each not in {None, "unknown"}),
         # what a person found to be well is not shown as bad
@@ -508,8 +524,19 @@ def measured(call: ReportedCall) -> dict[str, float]:
 
 def beside(a: ReportedCall | Usual, b: ReportedCall) -> Beside:
     """Compares a call with another one, or with what is usual."""
-    goals = {} if isinstance(a, Usual) else dict(_goals_beside(a, b))
-    return calls_beside(a.medians if isinstance(a, Usual) else measured(a), measured(b), goals)
+    if isinstance(a, Usual):
+        return calls_beside(a.medians, measured(b), {})
+    of_a, of_b = measured(a), measured(b)
+    if a.row.labels.agent != b.row.labels.agent:  # whose goals differ
+        for of in (of_a, of_b):
+            for name in _OF_GOALS:
+                of.pop(name, None)
+        return calls_beside(of_a, of_b, {})
+    return calls_beside(of_a, of_b, dict(_goals_beside(a, b)))
+
+
+_OF_GOALS: Final = ("success", "goals.progress.result")
+"""Measures that say nothing where calls have different goals."""
 
 
 _REACHED: Final = {"Reached": 1, "Reached in ": 1, "Not reached": 0}
@@ -753,7 +780,7 @@ def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str)
         ],
         versions=[
             _version(asked, each, older, lots)
-            for each, older in _worst_first(
+            for each, older in worst_first(
                 list(zip_longest(versions.all, versions.all[1:])), asked.sort
             )
         ][:MOST_VERSIONS],
@@ -813,13 +840,13 @@ def _replaced(versions: Versions, lots: tuple[Lot, Lot]) -> str:
         return ""
     if a.last_ms - b.last_ms <= REPLACED_MS or a.first_ms >= b.first_ms:
         return ""
-    return f"{b.lot.version} has had no call since {_began(b.last_ms)} UTC; {a.lot.version} has."
+    return f"{b.lot.version} has had no call since {_began(b.last_ms)} UTC; {a.lot.version or 'calls without a version'} has."
 
 
 _Listed = tuple[LotCalls, LotCalls | None]
 
 
-def _worst_first(listed: list[_Listed], sort: str) -> list[_Listed]:
+def worst_first(listed: list[_Listed], sort: str) -> list[_Listed]:
     """The lots by a measure, unknown values last; as they are without one."""
     measure = next((each for each in LISTED if each.name == sort), None)
     if measure is None:

@@ -5,14 +5,15 @@ comparisons. People write no SQL.
 import difflib
 import operator
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
 from consumers.runtime.process import SetupError
 from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
+from schemas.closed_sets import CloseReason
 from schemas.columns import CALL_COLUMNS, Column, Flat, Kind
-from schemas.scores.trouble import ERROR_MS, MANY_INTERRUPTIONS, SLOW_MS, VERY_SLOW_MS
+from schemas.scores.trouble import ERROR_MS, ERROR_REASON, MANY_INTERRUPTIONS, SLOW_MS, VERY_SLOW_MS
 from schemas.units import DAY_MS
 
 Comparison = Literal[">=", "<=", "!=", "=", ">", "<", "~"]
@@ -46,12 +47,34 @@ _NEVER_ANSWERED: Final = (
     '("waiting.turn" = 0 OR ("p50_ms" IS NULL AND "unanswered" > 0 AND "unanswered" >= "turns" - '
     "1))"
 )
-_HUNG_UP: Final = '"waiting.turn" IS NOT NULL'
-_FAILED: Final = (
+_WAITED: Final = '"waiting.turn" IS NOT NULL'
+_ERROR_AT_THE_END: Final = (
     f'(coalesce(nullif("last_known_ms", 0), "known_ms") - "errors.known_ms") <= {ERROR_MS}'
 )
-OUTCOMES: Final = ("never_answered", "hung_up", "failed", "ended", "running")
+_ENDINGS: Final = (
+    (_NEVER_ANSWERED, "never_answered", 300, "1"),
+    (f"\"ended_reason\" = '{ERROR_REASON}'", "failed", 100, "1"),
+    (f"{_WAITED} AND \"close_reason\" = '{CloseReason.IDLE}'", "events_stopped", 50, "NULL"),
+    (_WAITED, "hung_up", 200, "1"),
+    (_ERROR_AT_THE_END, "failed", 100, "1"),
+)
+"""How a call did not end well: the condition, the first one that holds; the outcome; its rank; and
+whether it ended badly, which nobody knows where its events stopped.
+"""
+OUTCOMES: Final = ("never_answered", "hung_up", "failed", "events_stopped", "ended", "running")
 """How a call ended, the worst first; see `DERIVED`."""
+
+
+def _by_ending(values: Iterable[object], otherwise: str) -> str:
+    """SQL with a value for each way in which a call did not end well."""
+    cases = " ".join(
+        f"WHEN {condition} THEN {value}"
+        for (condition, *_), value in zip(_ENDINGS, values, strict=True)
+    )
+    return f"{cases} ELSE {otherwise} END"
+
+
+_OUTCOME_OF_ENDING: Final = [f"'{outcome}'" for _, outcome, _, _ in _ENDINGS]
 TROUBLES: Final[Mapping[str, str]] = {
     "unanswered": '"unanswered" > 0',
     "agent_error": '"errors.number" > 0',
@@ -65,19 +88,21 @@ TROUBLES: Final[Mapping[str, str]] = {
 """What can be wrong with a call as a whole, the worst first, and when it is. The names are those of
 `TroubleKind` where it has them.
 """
-_MAIN: Final = (
+MAIN_TROUBLES: Final = (
     *("tool_fails", "goals_missed", "unanswered", "agent_error", "stalled", "slow"),
     *("interruptions", "dead_air"),
 )
 """The troubles of a call that did not end badly, in the order in which one of them stands for it:
 first what kept it from its goals.
 """
+_NOT_JUDGED: Final = (
+    '"goals.goal_set" IS NOT NULL AND coalesce("goals.success_final_turn", -1) NOT IN (0, 1)'
+)
 DERIVED: Final[Mapping[str, Derived]] = {
     "outcome": Derived(
         "text",
-        f"CASE WHEN \"state\" != 'closed' THEN 'running' WHEN {_NEVER_ANSWERED} THEN "
-        f"'never_answered' WHEN {_HUNG_UP} THEN 'hung_up' WHEN {_FAILED} THEN 'failed' ELSE "
-        "'ended' END",
+        "CASE WHEN \"state\" != 'closed' THEN 'running' "
+        + _by_ending(_OUTCOME_OF_ENDING, "'ended'"),
     ),
     "troubles": Derived(
         "text",
@@ -90,17 +115,19 @@ DERIVED: Final[Mapping[str, Derived]] = {
     ),
     "main_trouble": Derived(
         "text",
-        f"CASE WHEN \"state\" != 'closed' THEN NULL WHEN {_NEVER_ANSWERED} THEN 'never_answered' "
-        f"WHEN {_HUNG_UP} THEN 'hung_up' WHEN {_FAILED} THEN 'failed' "
-        + "".join(f"WHEN {TROUBLES[name]} THEN '{name}' " for name in _MAIN)
-        + "ELSE 'none' END",
+        "CASE WHEN \"state\" != 'closed' THEN NULL "
+        + _by_ending(
+            _OUTCOME_OF_ENDING,
+            "CASE "
+            + "".join(f"WHEN {TROUBLES[name]} THEN '{name}' " for name in MAIN_TROUBLES)
+            + f"WHEN {_NOT_JUDGED} THEN 'not_judged' ELSE 'none' END",
+        ),
     ),
     "tools_failed": Derived("text", "', ' || coalesce(\"failed_tools\", '') || ', '"),
     "subgoal_results": Derived("text", '"goals.digest" || \' \' || "goals.subgoals.result"'),
     "rank": Derived(
         "real",
-        f"CASE WHEN {_NEVER_ANSWERED} THEN 300 WHEN {_HUNG_UP} THEN 200 WHEN {_FAILED} THEN 100 "
-        "ELSE 0 END + "
+        f"CASE {_by_ending((rank for _, _, rank, _ in _ENDINGS), '0')} + "
         + " + ".join(
             f"CASE WHEN {sql} THEN {len(TROUBLES) - place} ELSE 0 END"
             for place, sql in enumerate(TROUBLES.values())
@@ -109,8 +136,8 @@ DERIVED: Final[Mapping[str, Derived]] = {
     ),
     "ended_badly": Derived(
         "integer",
-        f"CASE WHEN \"state\" != 'closed' THEN NULL WHEN {_NEVER_ANSWERED} OR {_HUNG_UP} OR "
-        f"{_FAILED} THEN 1 ELSE 0 END",
+        "CASE WHEN \"state\" != 'closed' THEN NULL "
+        + _by_ending((is_bad for _, _, _, is_bad in _ENDINGS), "0"),
     ),
     "success": Derived(
         "real",
@@ -139,14 +166,16 @@ DERIVED: Final[Mapping[str, Derived]] = {
 """Columns that no file has: conditions, orders and counts take them like the others.
 
 - `outcome`: `never_answered`, `hung_up` (while the caller waited), `failed` (right after an error
-  of the agent), `ended`, `running`
+  of the agent, or with one as its reason), `events_stopped` (while the caller waited, and nothing
+  said that the call ended), `ended`, `running`
 - `troubles`: names of `TROUBLES`, a blank before and behind each
-- `main_trouble`: how it ended if that was badly, otherwise its first trouble of `_MAIN`, or `none`
+- `main_trouble`: how it ended if not well, otherwise its first trouble of `MAIN_TROUBLES`;
+  `not_judged` if there is none and its goals are not known, or `none`
 - `tools_failed`: `failed_tools`, a comma and a blank before and behind each
 - `subgoal_results`: `goals.digest` and `goals.subgoals.result`, with a blank between
 - `rank`: the higher, the worse: how it ended, then its troubles, then its longest wait
 - `all_goals`: `reached`, `missed` or `not judged`; none of a call without goals
-- `ended_badly`: 1 or 0; `success`: as a trial has it; `unanswered_share`: of the turns of the
+- `ended_badly`: 1 or 0, unknown where events stopped; `success`: as a trial has it; `unanswered_share`: of the turns of the
   caller; `length_ms`; `day_ms`: when its day began, in UTC; `week_ms`: when its week did, on Monday
 """
 KINDS: Final[Mapping[str, Kind]] = {name: each.kind for name, each in COLUMNS.items()} | {

@@ -4,7 +4,7 @@ that is more than chance. Pure.
 
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any, Final, Literal, NamedTuple
 
@@ -53,6 +53,8 @@ class Change(NamedTuple):
         high: Its upper end.
         is_paired: Whether calls are resampled with both of their values: each value has a partner
             in the other lot.
+        is_alike: Whether all values of a lot are the same, so that it takes more of them to say
+            anything.
     """
 
     measure: str
@@ -63,6 +65,7 @@ class Change(NamedTuple):
     low: float | None
     high: float | None
     is_paired: bool = False
+    is_alike: bool = False
 
     @property
     def change(self) -> float | None:
@@ -107,7 +110,10 @@ def change_of(
         low, high = interval_of_shares(before, after)
     elif min(map(len, lots)) > 1 and (is_paired or _have_enough_calls(before, after)):
         low, high = interval(lots, most_draws)
-    return Change(measure, mean, mean_after, len(before), len(after), low, high, is_paired)
+    is_alike = any(bool(lot) and _is_constant(lot) for lot in (before, after))
+    return Change(
+        measure, mean, mean_after, len(before), len(after), low, high, is_paired, is_alike
+    )
 
 
 def draws_of_one(intervals: int) -> int:
@@ -126,7 +132,7 @@ def changes_json(changes: Iterable[Change]) -> dict[str, Mapping[str, float | bo
 
 def _plain(each: Change) -> Mapping[str, Any]:
     known = each._asdict()
-    del known["measure"]
+    del known["measure"], known["is_alike"]
     return known | {"change": each.change, "is_more_than_chance": each.is_more_than_chance}
 
 
@@ -178,8 +184,14 @@ def interval_of_shares(before: Sequence[float], after: Sequence[float]) -> tuple
         >>> round(low, 2), round(high, 2)
         (-0.33, 0.15)
     """
-    p, q = (sum(lot) / len(lot) for lot in (before, after))
-    (p_low, p_high), (q_low, q_high) = _wilson(p, len(before)), _wilson(q, len(after))
+    counts = [(sum(lot) / len(lot), len(lot)) for lot in (before, after)]
+    return _ends_of_shares(*counts)
+
+
+def _ends_of_shares(before: tuple[float, int], after: tuple[float, int]) -> tuple[float, float]:
+    """The same of two shares, each with its number of calls."""
+    (p, p_calls), (q, q_calls) = before, after
+    (p_low, p_high), (q_low, q_high) = _wilson(p, p_calls), _wilson(q, q_calls)
     return q - p - math.hypot(q - q_low, p_high - p), q - p + math.hypot(q_high - q, p - p_low)
 
 
@@ -469,7 +481,27 @@ class Comparison(NamedTuple):
             if measure.name in known
         ]
         name = self.names[1]
-        return f"{name[:1].upper()}{name[1:]} {'; '.join(said) or 'has no measure to compare'}."
+        sentence = f"{name[:1].upper()}{name[1:]} {'; '.join(said) or 'has no measure to compare'}."
+        judged = {
+            judgement(measure, known[measure.name])
+            for measure in (WAIT, BAD_ENDS, SUCCESS)
+            if measure.name in known
+        }
+        return f"{sentence} {_in_short(judged)}".strip()
+
+
+def _in_short(judged: Collection[Judgement]) -> str:
+    """What several judgements come to, in a plain sentence; empty without any."""
+    if not judged:
+        return ""
+    if {"better", "worse"} <= {*judged}:
+        return "So it is better in one and worse in another."
+    for word in ("better", "worse"):
+        if word in judged:
+            return f"So it is {word}, and there are enough calls to say so."
+    if {*judged} <= {"no worse", "no different"}:
+        return "So it is no worse."
+    return "So there are too few calls to say whether it is better."
 
 
 def _clause(measure: ComparedMeasure, change: Change, words: tuple[str, str, str, str]) -> str:
@@ -518,12 +550,10 @@ def worse_than_the_others(lots: Sequence[LotCalls]) -> Iterator[tuple[LotCalls, 
         for each, (mine, calls) in zip(lots, shares, strict=True):
             if min(calls, known - calls) < LEAST_CALLS:
                 continue
-            change = change_of(
-                measure.name,
-                _as_values(with_it - mine, known - calls),
-                _as_values(mine, calls),
-                is_share=True,
-            )
+            rest = known - calls
+            share, others = mine / calls, (with_it - mine) / rest
+            low, high = _ends_of_shares((others, rest), (share, calls))
+            change = Change(measure.name, others, share, rest, calls, low, high)
             if judgement(measure, change) == "worse":
                 apart = abs(change.change or 0)
                 how_far = shown(measure, apart, is_apart=True)
@@ -536,10 +566,6 @@ def _share_of(lot: LotCalls, measure: ComparedMeasure) -> tuple[int, int]:
     """Of how many calls a share is 1, and of how many it is known."""
     known = lot.judged if measure is SUCCESS else lot.calls
     return round(lot.values.get(measure.name, 0.0) * known), known
-
-
-def _as_values(ones: int, calls: int) -> list[float]:
-    return [1.0] * ones + [0.0] * (calls - ones)
 
 
 def more_calls_in_words(measure: ComparedMeasure, change: Change) -> str:
@@ -556,8 +582,8 @@ def more_calls(measure: ComparedMeasure, change: Change) -> int:
     limit = _matters(measure, change)
     judged = judgement(measure, change)
     if judged == "unknown" and change.change is not None:
-        # with so many there is an interval, also where all are alike
-        return max(1, LEAST_CALLS_ALIKE - min(change.calls_before, change.calls_after))
+        least = LEAST_CALLS_ALIKE if change.is_alike else LEAST_CALLS
+        return max(1, least - min(change.calls_before, change.calls_after))
     if judged != "unclear" or not limit or change.low is None or change.high is None:
         return 0
     least, apart = min(change.calls_before, change.calls_after), change.change or 0

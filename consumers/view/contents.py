@@ -41,6 +41,7 @@ from schemas import rows
 from schemas.closed_sets import (
     FAILED_USES,
     Anchor,
+    PipelineType,
     Speaker,
     ToolOutcome,
     UnjudgedReason,
@@ -89,7 +90,13 @@ def facts_of(call: ReportedCall) -> list[tuple[str, str]]:
         ("Tenant", labels.tenant),
         ("Environment", labels.environment),
         ("Version", labels.version or "unknown"),
-        ("Pipeline", in_words(labels.pipeline_type)),
+        # EVA's default says nothing: most senders never tell
+        (
+            "Pipeline",
+            "unknown"
+            if labels.pipeline_type == PipelineType.CASCADE
+            else in_words(labels.pipeline_type),
+        ),
         ("Began", _began(call)),
         ("Ended", end_in_words(call.row)),
     ]
@@ -208,6 +215,7 @@ def standouts(call: ReportedCall) -> tuple[Standout, ...]:
     waits_in = None if call.is_over or call.row.waiting is None else call.row.waiting.turn
     ending = bad_end(call.row)
     last = call.row.turn if call.row.waiting is None else call.row.waiting.turn
+    waited = None if ending is None or call.row.waiting is None else last
     kinds: dict[str, tuple[Iterable[Moment], str]] = {
         "Ended badly": (
             [] if ending is None else [Moment(last, ending.partition(", turn")[0])],
@@ -223,12 +231,13 @@ def standouts(call: ReportedCall) -> tuple[Standout, ...]:
                 Moment(row.turn, _ENDINGS[row.outcome])
                 for row in call.turns
                 # the one in which it ended badly is told already
-                if row.outcome in _ENDINGS and (ending is None or row.turn != last)
+                if row.outcome in _ENDINGS and (waited is None or row.turn != waited)
             ],
             "{turns} without an answer",
         ),
         "Failed tools": (_tools(call), "tool {text} in turn {turn}{more}"),
         "Goals missed": (_missed(call), "{text}"),
+        "Tools that do not fit": (_unfit(call), "{text}"),
         f"Waits over {seconds(SLOW_MS)}, the objective": (
             [
                 Moment(turn, _wait_with_tool(call, turn, wait_ms), wait_ms)
@@ -450,6 +459,23 @@ def _tools(call: ReportedCall) -> Iterator[Moment]:
                 yield Moment(row.turn, f"{call.shown(use.tool)} {how}", more=_said_after(call, row))
 
 
+def _unfit(call: ReportedCall) -> Iterator[Moment]:
+    """The uses of tools that the agent does not have, or with arguments that do not fit their
+    schema; as far as `call_started` told the tools.
+    """
+    validity = call.row.eva.get("eva_tool_schema_validity")
+    if validity is None:
+        return
+    parts = validity.sub_metrics
+    total = parts.get("num_tool_calls") or 0
+    for name, wrong in (
+        ("unfit_arguments_rate", "with arguments that do not fit the schema"),
+        ("unknown_tool_rate", "of a tool that the agent does not have"),
+    ):
+        if number_of := round((parts.get(name) or 0) * total):
+            yield Moment(None, f"{number_of} of {counted(round(total), 'tool use')} {wrong}")
+
+
 def _said_after(call: ReportedCall, row: TurnRow) -> str:
     """What the agent told the caller in a turn in which a tool failed: it may have said that all
     was done. Empty where words are not known.
@@ -457,7 +483,7 @@ def _said_after(call: ReportedCall, row: TurnRow) -> str:
     words = call.words.get(row.turn)
     text = "" if words is None else unmarked(words.assistant).strip()
     if len(text) > MOST_QUOTED:
-        text = f"{text[:MOST_QUOTED].rsplit(' ', 1)[0]} \u2026"
+        text = f"\u2026 {text[-MOST_QUOTED:].partition(' ')[2]}"
     return f"the agent said: \u201c{text}\u201d" if text else ""
 
 
@@ -762,7 +788,10 @@ def _state(
         so_far = None if call.progress is None or not subgoal.is_judged else call.progress.result
         if not isinstance(so_far, Unscored) or so_far.reason not in _UNJUDGED:
             judged = call.row.goals and call.row.goals.judged_turn
-            return f"Not reached up to turn {judged}" if judged else "Not judged yet", None, how
+            open_turn = call.row.turn or 0
+            later = f"; turn {open_turn} is judged later" if open_turn > (judged or 0) else ""
+            text = f"Not reached up to turn {judged}{later}" if judged else "Not judged yet"
+            return text, None, how
         result = so_far
     value = rows.number(result)
     if value is None:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from schemas.closed_sets import SortKey
 from schemas.rows import CallRow, Labels
 from schemas.scores.shares import Shares
-from schemas.scores.trouble import FRESH_MS, Trouble, bad_end, troubles_of
+from schemas.scores.trouble import FRESH_MS, Trouble, TroubleKind, bad_end, troubles_of
 from schemas.units import MS_PER_SECOND, to_seconds
 
 MAX_CALLS: Final = 5_000
@@ -125,6 +125,11 @@ class CallTable:
     def calls_running(self) -> int:
         """Calls in the table that have not closed."""
         return len(self._running)
+
+    @property
+    def calls_going_on(self) -> int:
+        """Those of them whose end was not announced."""
+        return sum(kept.call.state == "running" for kept in self._calls.values())
 
     def _make_room(self) -> None:
         if len(self._calls) < self._max_calls:
@@ -445,12 +450,31 @@ def looking(table: CallTable, known: KnownTime, now_ms: int) -> Generator[None, 
     """As `running_now`, in steps of one call, between which records may be taken in."""
     age, is_stale = age_of_data(known, now_ms, table.calls_running)
     reached_ms = known.reached_ms
-    calls = yield from table.showing(
-        now_ms, reached_ms if is_stale and reached_ms is not None else now_ms
-    )
-    running = sum(each.call.state == "running" for each in calls)
-    silent_ms = 0 if is_stale else known.silent_ms(now_ms, running)
+    silent_ms = 0 if is_stale else known.silent_ms(now_ms, table.calls_going_on)
+    until_ms = now_ms
+    if is_stale and reached_ms is not None:
+        until_ms = reached_ms
+    elif silent_ms:
+        until_ms = known.event_ms
+    calls = yield from table.showing(now_ms, until_ms)
+    if silent_ms:
+        calls = [_as_of(each, until_ms) for each in calls]
     return RunningCalls(calls, age, is_stale, silent_ms)
+
+
+_DECIDED_BY_TIME: Final = frozenset(
+    {TroubleKind.MUTE, TroubleKind.SILENT, TroubleKind.STALLED, TroubleKind.DEAD_AIR}
+)
+
+
+def _as_of(shown: ShownCall, event_ms: int) -> ShownCall:
+    """A call without what time alone has decided since the newest event of any call: nobody knows
+    what has happened since.
+    """
+    if shown.call.known_ms <= event_ms + MS_PER_SECOND:
+        return shown
+    troubles = tuple(each for each in shown.troubles if each.kind not in _DECIDED_BY_TIME)
+    return shown._replace(troubles=troubles)
 
 
 # The running calls for programs: what `top --json` and the API of the console give.

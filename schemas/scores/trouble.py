@@ -38,6 +38,10 @@ ERROR_MS: Final = 60_000
 """How long an error of the agent is a trouble of its call."""
 
 
+ERROR_REASON: Final = "error"
+"""The reason of an end with which an agent or its framework says that the call failed."""
+
+
 class TroubleKind(StrEnum):
     """A kind of trouble. The worst comes first: what the caller suffers at this moment, then what
     will soon make him hang up.
@@ -123,11 +127,12 @@ def bad_end(call: CallRow) -> str | None:
     """
     if call.state == "running":
         return None
+    turn = 0 if call.waiting is None else call.waiting.turn
+    if call.waiting is not None and call.answer is None and max(1, call.unanswered) >= turn:
+        return "never answered"
+    if call.ended_reason == ERROR_REASON:
+        return "failed: ended with an error" + (f", turn {turn}" if turn else "")
     if call.waiting is not None:
-        turn = call.waiting.turn
-        is_mute = call.answer is None and max(1, call.unanswered) >= turn
-        if is_mute:
-            return "never answered"
         if call.close_reason is CloseReason.IDLE:  # nobody has said that it ended
             return f"no event after a wait, turn {turn}"
         return f"hung up in silence, turn {turn}"

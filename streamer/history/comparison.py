@@ -350,7 +350,7 @@ def lots_in(
     question = CallSearch(since_ms, until_ms, where, most=None)
     columns = LISTED_BY[by]
     names = (
-        *("first_known_ms", "goals.by_judge", "unanswered", "turn"),
+        *("first_known_ms", "began_ms", "goals.by_judge", "unanswered", "turn"),
         *(measure.name for measure in LISTED if measure is not UNANSWERED),
     )
     lots: defaultdict[tuple[Flat, ...], _Lot] = defaultdict(lambda: _Lot(names))
@@ -388,7 +388,9 @@ def _lot_of(by: str, key: Sequence[Flat]) -> Lot:
 
 
 def _listed(lot: Lot, of: _Lot) -> LotCalls:
-    began_ms, turns = of.values["first_known_ms"], sum(of.values["turn"])
+    # as the pages of calls have it
+    began_ms = of.values["began_ms"] or of.values["first_known_ms"]
+    turns = sum(of.values["turn"])
     means = of.means
     values = {each.name: means[each.name] for each in LISTED if each.name in means}
     if waits_ms := of.values[LONGEST_WAIT.name]:

@@ -40,7 +40,7 @@ from streamer.roles.demo_story import (
     TRIED_BY,
     USUAL_VERSION,
     Step,
-    last_day,
+    last_days,
     live_calls,
     tell,
 )
@@ -135,7 +135,7 @@ class LogPublisher:
             await asyncio.gather(*self._waiting)
 
 
-# Calls of the last 24 hours: brought into history in the background, as `history import` brings
+# Calls of the last two days: brought into history in the background, as `history import` brings
 # recordings.
 
 CALLS_AT_ONCE: Final = 5
@@ -154,13 +154,13 @@ def keep(store: SqliteHistory, calls: Sequence[Imported]) -> None:
     importing.flush()
 
 
-async def bring_last_day(machine: OneMachine, settings: Settings, seed: int, now_ms: int) -> int:
-    """Brings the calls of the last 24 hours into the history of a machine that is ready; returns
+async def bring_last_days(machine: OneMachine, settings: Settings, seed: int, now_ms: int) -> int:
+    """Brings the calls of the last two days into the history of a machine that is ready; returns
     how many there are.
     """
     goals = await asyncio.to_thread(read_recorded_goals, SIMULATED_GOALS)
     plan = plan_from(settings, goals, writes_transcripts=settings.history.words)
-    calls, brought = last_day(seed, now_ms), 0
+    calls, brought = last_days(seed, now_ms), 0
 
     def some() -> tuple[list[Imported], float]:
         began_seconds = time.thread_time()
@@ -337,7 +337,7 @@ class Demo:
             telling = tell(partial(self._tell, machine), began_seconds)
             await first_of(
                 over_after(seconds),
-                _all_of(playing, telling, self._bring_last_day(machine, now_ms)),
+                _all_of(playing, telling, self._bring_last_days(machine, now_ms)),
                 showing,
             )
         finally:
@@ -363,10 +363,10 @@ class Demo:
         self._say(f"{said} See {self._page_url}{step.view}")
         machine.console.fleet.note = said
 
-    async def _bring_last_day(self, machine: OneMachine, now_ms: int) -> None:
-        brought = await bring_last_day(machine, self._settings, self._seed, now_ms)
+    async def _bring_last_days(self, machine: OneMachine, now_ms: int) -> None:
+        brought = await bring_last_days(machine, self._settings, self._seed, now_ms)
         self._say(
-            f"{brought} calls of the last 24 hours are there: {self._page_url}past   "
+            f"{brought} calls of the last two days are there: {self._page_url}past   "
             f"{USUAL_VERSION} and {TRIED} of {TRIED_BY}: {self._page_url}versions"
         )
 

@@ -22,7 +22,7 @@ IN_TROUBLE: Final = "internet-outage"
 GOOD, BAD = "v1", "v2"
 """Its versions."""
 TRIED_BY: Final = "airline-rebooking"
-"""The agent of which a bad version was tried in the last 24 hours: v2 above has no call before it
+"""The agent of which a bad version was tried in the last two days: v2 above has no call before it
 is deployed.
 """
 USUAL_VERSION, TRIED = "v4", "v5"
@@ -185,11 +185,11 @@ def troubles_from(story_ms: int) -> list[Incident]:
     ]
 
 
-# The last 24 hours.
+# The last two days.
 
 
 class EarlierCalls(NamedTuple):
-    """Calls of the last 24 hours.
+    """Calls of the last two days.
 
     Attributes:
         agent: Who answered.
@@ -204,11 +204,11 @@ class EarlierCalls(NamedTuple):
     tenant: str
     version: str
     calls: int
-    hours_ago: tuple[int, int] = (23, 1)
+    hours_ago: tuple[int, int] = (50, 1)
     troubles: tuple[IncidentName, ...] = ()
 
 
-LAST_DAY: Final = (
+LAST_DAYS: Final = (
     EarlierCalls(TRIED_BY, "larkwing", USUAL_VERSION, 45),
     EarlierCalls(TRIED_BY, "larkwing-holidays", USUAL_VERSION, 35),
     EarlierCalls(TRIED_BY, "larkwing", TRIED, 25, (9, 4), ("tts_slow",)),
@@ -225,8 +225,8 @@ mute at last.
 """
 
 
-def last_day(seed: int, now_ms: int) -> Iterator[SimulatedCall]:
-    """The calls of the last 24 hours, in the order in which they began, made lazily.
+def last_days(seed: int, now_ms: int) -> Iterator[SimulatedCall]:
+    """The calls of the last two days, in the order in which they began, made lazily.
 
     Args:
         seed: Decides all calls.
@@ -235,11 +235,11 @@ def last_day(seed: int, now_ms: int) -> Iterator[SimulatedCall]:
     rng = random.Random(f"yesterday {seed}")  # noqa: S311 - play, not secrets
     begun = sorted(
         (now_ms - round(rng.uniform(*lot.hours_ago) * HOUR_MS), place)
-        for place, lot in enumerate(LAST_DAY)
+        for place, lot in enumerate(LAST_DAYS)
         for _ in range(lot.calls)
     )
     for start_ms, place in begun:
-        lot = LAST_DAY[place]
+        lot = LAST_DAYS[place]
         yield simulate_call(
             rng.getrandbits(40),
             start_ms=start_ms,

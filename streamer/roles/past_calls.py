@@ -1,7 +1,7 @@
 """History as the pages of the console ask for it."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from operator import attrgetter, itemgetter
 from statistics import median
@@ -24,6 +24,7 @@ from consumers.console.past import (
     began_ms,
     choice_of,
     why,
+    worst_first,
 )
 from consumers.history.opening import opened
 from consumers.history.search import (
@@ -41,7 +42,7 @@ from consumers.history.search import (
     require_column,
 )
 from consumers.history.settings import HistorySettings
-from consumers.runtime.process import SetupError, wall_clock_ms
+from consumers.runtime.process import OperatorError, SetupError, wall_clock_ms
 from consumers.store.changes import CALL_MEASURES, LISTED, USUAL_SINCE, Lot, LotCalls
 from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
@@ -75,10 +76,13 @@ _WHOSE = ("agent", "version", "tenant", "environment")
 """Facets that may be behind a fault, those of more calls first."""
 _FAULTS = ("main", "outcome", "trouble", "tool", "goals", "subgoal")
 """Facets that say what was wrong."""
+_NOT_FAILED = frozenset({"slow", "interruptions", "dead_air", "not_judged", "none"})
+"""Main troubles of calls that did what they were for, as far as anybody knows."""
 NEARLY_ALL = 0.95
 """If so many calls have a value, only calls that have it are compared further."""
+_FINE = frozenset({"not_judged", "none"})
 _ALIKE = 0.05
-"""Subgoals that are missed equally often but for this are missed together."""
+"""Subgoals that are missed equally often but for this are one thing to say."""
 _USED = "used_tools"
 """Is counted beside the facets: how many calls have called a tool that fails in some."""
 MOST_ASKED_OF_A_SET = 5
@@ -340,19 +344,14 @@ class StoredCalls:
         ).encode()
 
     def versions(self, asked: LotsQuery) -> Versions:
-        """Two lots of calls compared: those that are asked for, otherwise the newest versions of
-        the agent with most calls.
+        """Two lots of calls compared: those that are asked for, otherwise the two newest versions of
+        the agent with the latest deployment, and what can be said of some other agents.
 
         Raises:
             OperatorError: As `find`.
         """
         now_ms = wall_clock_ms()
-        since_ms = moment_ms(asked.since or USUAL_SINCE, now_ms)
-        until_ms = moment_ms(asked.until, now_ms) if asked.until else now_ms + 1
-        # whole days and weeks, as behind the links
-        if (length_ms := {"day": DAY_MS, "week": WEEK_MS}.get(asked.by)) is not None:
-            since_ms -= (since_ms - MONDAY_MS) % length_ms
-            until_ms += (MONDAY_MS - until_ms) % length_ms
+        since_ms, until_ms = _period(asked, now_ms)
         with opened(self._settings, MAX_SECONDS) as store:
             over = [Condition("state", "=", "closed")]
             every = CallSearch(since_ms, until_ms, over, most=None, counts=True)
@@ -373,10 +372,7 @@ class StoredCalls:
                 lots_compared(store, asked.within(lots), now_ms) if lots else None,
                 versions,
                 pair,
-                others=[
-                    (each, lots_compared(store, asked.within(each), now_ms).verdict())
-                    for each in pairs[1:]
-                ],
+                others=list(_verdicts(store, asked, pairs[1:], now_ms)),
                 today=shown_moment(now_ms)[:10],
                 yesterday=shown_moment(now_ms - DAY_MS)[:10],
                 agents=[name for name, _ in agents.most_common()],
@@ -388,10 +384,14 @@ class StoredCalls:
         Raises:
             OperatorError: As `find`.
         """
+        since_ms, until_ms = _period(asked, wall_clock_ms())
+        with opened(self._settings, MAX_SECONDS) as store:
+            listed = lots_in(store, since_ms, until_ms, asked.by or USUAL_BY, asked.agent)
+        in_order = (each for each, _ in worst_first([(each, None) for each in listed], asked.sort))
         return csv_text(
             [
                 [column.name for column in LOT_COLUMNS],
-                *(row_of(LOT_COLUMNS, each) for each in self.versions(asked).all),
+                *(row_of(LOT_COLUMNS, each) for each in in_order),
             ]
         ).encode()
 
@@ -422,6 +422,29 @@ class StoredCalls:
                 if store.is_forgotten(conversation_id)
                 else store.annotations_of([conversation_id]).get(conversation_id, ())
             )
+
+
+def _verdicts(
+    store: HistoryStore, asked: LotsQuery, pairs: Iterable[tuple[Lot, Lot]], now_ms: int
+) -> Iterator[tuple[tuple[Lot, Lot], str]]:
+    """What can be said of each pair, as far as the time of one page goes."""
+    for pair in pairs:
+        try:
+            yield pair, lots_compared(store, asked.within(pair), now_ms).verdict()
+        except OperatorError:
+            return
+
+
+def _period(asked: LotsQuery, now_ms: int) -> tuple[int, int]:
+    """From when to when the calls are that a page of versions lists: whole days and weeks, as behind
+    its links.
+    """
+    since_ms = moment_ms(asked.since or USUAL_SINCE, now_ms)
+    until_ms = moment_ms(asked.until, now_ms) if asked.until else now_ms + 1
+    if (length_ms := {"day": DAY_MS, "week": WEEK_MS}.get(asked.by)) is not None:
+        since_ms -= (since_ms - MONDAY_MS) % length_ms
+        until_ms += (MONDAY_MS - until_ms) % length_ms
+    return since_ms, until_ms
 
 
 def _labelled(question: CallSearch, label: str, labels: Iterable[tuple[str, str]]) -> CallSearch:
@@ -546,6 +569,8 @@ def _counts_of(counts: _Counts, asked: PastQuery, facet: str) -> list[tuple[str,
     owner = BELONGS_TO.get(facet, "")
     if (chosen := getattr(asked, facet, "")) and (not owner or getattr(asked, owner)):
         found.update(dict.fromkeys(chosen.split(",") if facet == "outcome" else [chosen], 0))
+    if facet == "main":  # first what kept calls from what they were for
+        return sorted(found.items(), key=lambda each: (each[0] in _NOT_FAILED, -each[1]))
     return sorted(found.items(), reverse=True) if facet == "day" else found.most_common()
 
 
@@ -585,9 +610,12 @@ def _in_common(counts: _Counts, asked: PastQuery) -> list[InCommon]:
         if most is None:
             continue
         found.append(most._replace(is_within=is_within))
-        if most.share >= NEARLY_ALL:
-            choice = choice_of(name, most.values[0])
-            these, every = (each.model_copy(update=choice) for each in (these, every))
+        narrowed = [
+            each.model_copy(update=choice_of(name, most.values[0])) for each in (these, every)
+        ]
+        left = _number(counts, narrowed[1]) - _number(counts, narrowed[0])
+        if most.share >= NEARLY_ALL and left >= LEAST_COMPARED:
+            these, every = narrowed
             is_within = True
     wrong: list[InCommon] = []
     for name in ("tool", "subgoal") if has_fault else ("main", "tool", "subgoal"):
@@ -618,7 +646,8 @@ def _apart(counts: _Counts, these: PastQuery, every: PastQuery, name: str) -> li
     for value, calls in _counts_of(counts, every, name):
         mine = of_these.get(value, 0)
         share, other_share = mine / number, (calls - mine) / others
-        if value and value != "none" and share - other_share >= LEAST_APART:
+        is_told = value and not value.endswith(BESIDE) and (name != "main" or value not in _FINE)
+        if is_told and share - other_share >= LEAST_APART:
             found.append(InCommon(name, [value], share, other_share))
     return sorted(found, key=lambda each: each.others - each.share)
 

@@ -495,9 +495,9 @@ class GoalProgress:
     def _is_open(self) -> bool:
         if self._is_over or self._last > self.goal_set.max_turns:  # later turns reach nothing
             return False
-        # a subgoal that cannot be judged may have been reached
-        reached_at = enumerate(self._curve.reached_at)
-        return any(turn is None and not self._unknown(place) for place, turn in reached_at)
+        left = [place for place, turn in enumerate(self._curve.reached_at) if turn is None]
+        # one that cannot be judged may have been reached: then nobody knows of a stall
+        return bool(left) and not any(map(self._unknown, left))
 
     def _since(self) -> int:
         return max((turn for turn in self._curve.reached_at if turn is not None), default=0)

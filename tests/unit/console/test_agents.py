@@ -108,6 +108,27 @@ def test_an_agent_is_not_bad_that_was_found_so_while_its_source_was_silent() -> 
     assert not agents_at(fleet, AT_MS + SILENT_MS)[0].is_bad
 
 
+def test_calls_whose_events_stopped_are_neither_bad_ends_nor_turns_without_an_answer() -> None:
+    fleet = Fleet()
+    stopped = {"close_reason": CloseReason.IDLE, "state": "closed", "known_ms": AT_MS}
+    fleet.put_row(call_row("a", labels=V2, waiting=Waiting(2, AT_MS - 9_000, 1)))
+    fleet.put_row(
+        call_row(
+            "a",
+            labels=V2,
+            revision=2,
+            waiting=Waiting(2, AT_MS - 9_000, 1),
+            unanswered=1,
+            **stopped,
+        )
+    )
+    (found,) = agents_at(fleet)
+    assert (found.calls_ended_badly, found.turns_unanswered) == (0, 0), "nobody knows"
+    mute = Waiting(3, AT_MS - 9_000, 2)
+    fleet.put_row(call_row("b", labels=V2, revision=2, waiting=mute, unanswered=2, **stopped))
+    assert agents_at(fleet)[0].turns_unanswered == 2, "the caller spoke again, and was not answered"
+
+
 def test_several_calls_that_fall_silent_with_all_others_make_no_agent_bad() -> None:
     """Their events may only be missing; once somebody else is heard, they wait."""
     fleet = Fleet()

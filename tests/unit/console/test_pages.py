@@ -293,8 +293,9 @@ def test_the_headline_says_why_a_bad_time_is_over() -> None:
     )
     head = boxes_of(fleet, at_ms=AT_MS + 6_000)["head"]["counts"]
     assert "was bad from" in head
-    assert "1 of 1 caller; trouble: callers get no answer. Its last bad call ended." in text_of(
-        head
+    assert (
+        "1 of 1 caller; trouble: callers get no answer (no stage is known). Its last bad call ended."
+        in text_of(head)
     )
     assert "was bad" not in boxes_of(fleet, at_ms=AT_MS + 66_000)["head"]["counts"], "it was short"
 
@@ -393,7 +394,7 @@ def test_the_tiles_tell_of_now() -> None:
     fleet.put_row(turn_row(50, wait_ms=5_800.0, news=("wait",)))
     waits = boxes_of(fleet)["lines"]["line-wait"]
     begins = time_of_day(AT_MS - 120_000)[:5]
-    said = f"since {begins} UTC 0.90 s; objective 1.50 s"
+    said = f"newest minute; since {begins} UTC 0.90 s; objective 1.50 s"
     assert f"<strong>5.80 s</strong><small>{said}</small>" in waits
     fleet.put_row(call_row("gone", state="closed", waiting=Waiting(2, AT_MS, 1)))
     trouble = boxes_of(fleet)["lines"]["line-trouble"]

@@ -17,14 +17,23 @@ from pydantic import SecretStr
 
 from consumers.history.annotations import FromPeople
 from consumers.history.clickhouse import ClickHouseHistory
-from consumers.history.search import COLUMNS, COMPARISONS, DERIVED, Condition, HistoryStore
+from consumers.history.search import (
+    COLUMNS,
+    COMPARISONS,
+    DERIVED,
+    MAIN_TROUBLES,
+    TROUBLES,
+    Condition,
+    HistoryStore,
+)
 from consumers.history.settings import HistorySettings
 from consumers.history.sqlite import Batch, SqliteHistory
 from consumers.runtime.process import OperatorError
 from schemas.annotations import Annotation, ForgottenTenant
-from schemas.closed_sets import UnscoredReason
+from schemas.closed_sets import CloseReason, UnscoredReason
 from schemas.columns import CALL_COLUMNS
 from schemas.rows import (
+    Answer,
     CallRow,
     Errors,
     Goals,
@@ -35,6 +44,7 @@ from schemas.rows import (
     Unscored,
     Waiting,
 )
+from schemas.scores.trouble import bad_end
 from streamer.history.comparison import ComparedPeriod, compared
 from streamer.offline.scoring import scored
 from streamer.recordings.reader import read_recordings
@@ -220,6 +230,7 @@ def test_how_calls_ended_and_what_was_wrong(keep: Keep) -> None:
         None,
     )
     assert set(found(store, "outcome = hung_up")) == {"gave-up"}
+    assert {*MAIN_TROUBLES} == {*TROUBLES}, "a new trouble has its place in both"
     assert set(found(store, "troubles ~ slow")) == {"gave-up", "struggle"}
     ranked = found(store, "state = closed", order_by="rank", most=5)
     assert ranked == ["mute", "silent", "gave-up", "broke", "struggle"]
@@ -234,6 +245,30 @@ def test_how_calls_ended_and_what_was_wrong(keep: Keep) -> None:
         "runs",
     ], "unknown comes last"
     assert found(store, order_by="p50_ms", most=100)[0] == "struggle"
+
+
+def test_a_call_whose_events_stopped_did_not_hang_up_and_one_that_ended_with_an_error_failed(
+    keep: Keep,
+) -> None:
+    waits = Waiting(2, NOON_MS, 1)
+    answered = {"answer": Answer(1, 900.0)}
+    rows = [
+        one("stopped", waiting=waits, close_reason=CloseReason.IDLE, **answered),
+        one("error", waiting=waits, ended_reason="error", **answered),
+        one("gone", waiting=waits, ended_reason="hangup", **answered),
+    ]
+    store = keep([batch(rows)])
+    columns = ("conversation_id", "outcome", "ended_badly", "main_trouble")
+    seen = {str(row["conversation_id"]): row for row in store.find(EVER, columns)}
+    assert {name: (row["outcome"], row["ended_badly"]) for name, row in seen.items()} == {
+        "stopped": ("events_stopped", None),
+        "error": ("failed", 1),
+        "gone": ("hung_up", 1),
+    }
+    assert {row["main_trouble"] for row in seen.values()} == {"events_stopped", "failed", "hung_up"}
+    for row in rows:
+        told = bad_end(row) or ""
+        assert ("error" in told) == (row.conversation_id == "error"), "as the page of a call says"
 
 
 def test_calls_are_counted_by_what_they_have_in_common(keep: Keep) -> None:

@@ -42,6 +42,29 @@ def test_a_flood_of_one_tenant_leaves_the_calls_of_the_others() -> None:
     assert (table.calls_running, table.calls_dropped) == (MOST, 20 + 5 * MOST + 1 - MOST)
 
 
+def test_while_no_event_comes_time_decides_nothing() -> None:
+    """A call that was silent then stays so, for as long as it was; one that only time made silent
+    or stalled is as it was.
+    """
+    table, known = CallTable(MOST), KnownTime()
+    table.put_row(begun("before", waiting=waiting(2, since_ms=NOW_MS - 9_000)))
+    table.put_row(begun("well"))
+    table.put_row(
+        begun("since", waiting=waiting(2, since_ms=NOW_MS - 1_000), known_ms=NOW_MS + 2_500)
+    )
+    later_ms = NOW_MS + 60_000
+    known.take_partition(0, later_ms, event_ms=NOW_MS)
+    now = running_now(table, known, later_ms)
+    assert now.silent_ms == 60_000
+    assert {
+        each.call.conversation_id: [trouble.reason for trouble in each.troubles]
+        for each in now.calls
+    } == {"before": ["silent for 9 s"], "well": [], "since": []}
+    known.take_partition(0, later_ms, event_ms=later_ms)
+    shown = running_now(table, known, later_ms).calls
+    assert sum(each.is_bad for each in shown) == 2, "now they count again"
+
+
 def test_a_call_counts_for_its_tenant_once_that_is_known() -> None:
     table = CallTable(4)
     for number in range(3):

@@ -576,6 +576,17 @@ def test_what_nobody_judges_is_no_stall() -> None:
     assert feed.goals_row.stalls == ()
 
 
+def test_while_one_goal_is_not_known_nobody_knows_of_a_stall() -> None:
+    """It may have been reached: that another one was not says nothing."""
+    feed = GoalFeed(goal_set(SAID, USED, JUDGED), stall_turns=1, stall_ms=1_000).greet()
+    known = GoalFeed(goal_set(SAID, USED), stall_turns=1, stall_ms=1_000).greet()
+    for each in (feed, known):
+        for words in ("hello", "what?", "what?"):
+            each.exchange(words).advance(each.at_ms)
+    assert feed.goals_row.stalls == ()
+    assert known.goals_row.stalls
+
+
 class PhoneFeed(GoalFeed):
     """A call without a simulated caller: the bot reports the speaker, the audit log or pipecat's
     messages the words.

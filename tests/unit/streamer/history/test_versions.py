@@ -296,7 +296,10 @@ def test_a_sentence_says_whether_the_new_version_is_better(found: Comparison) ->
         lots=LOTS[::-1],
         changes=[wait._replace(low=-470.0, high=-360.0, before=1_310, after=900)],
     )
-    assert turned.verdict() == "Version 1 is faster by 0.41 s [0.36, 0.47]."
+    assert turned.verdict() == (
+        "Version 1 is faster by 0.41 s [0.36, 0.47]. So it is better, and there are enough calls to "
+        "say so."
+    )
     assert (
         found._replace(calls=(20, 0)).verdict()
         == "There is no call of version 2 that is over: nothing can be compared."
