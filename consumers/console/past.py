@@ -238,6 +238,7 @@ ASKED_COLUMNS: Final = (
     *(
         "began_ms",
         "ended_ms",
+        "in_vain_ms",
         "waiting.turn",
         "errors.number",
         "errors.component",
@@ -263,9 +264,11 @@ def why(call: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     running calls.
     """
     outcome, turn, ended = (call.get(name) for name in ("outcome", "waiting.turn", "ended_reason"))
+    waited_ms = call.get("in_vain_ms")
+    in_vain = "" if waited_ms is None else f" after {seconds(waited_ms)}"
     bad_ends = {
-        "never_answered": "the agent never spoke" if turn == 0 else "never answered",
-        "hung_up": f"hung up in silence, turn {turn}",
+        "never_answered": "the agent never spoke" if turn == 0 else f"never answered{in_vain}",
+        "hung_up": f"hung up in silence{in_vain}, turn {turn}",
         "failed": "failed: ended with an error" if ended == "error" else "failed: agent error",
         "events_stopped": f"no event after a wait, turn {turn}",
     }
@@ -879,7 +882,7 @@ def _version(
         "sides": (("A", asked.between(lot, b), lot == a), ("B", asked.between(a, lot), lot == b)),
         "calls": seen.calls,
         "calls_href": past_href(asked.within((lot, lot))[0]) if has_name else "",
-        "seen": [_began(each) for each in (seen.first_ms, seen.last_ms)],
+        "seen": [day_and_time(each)[5:16] for each in (seen.first_ms, seen.last_ms)],
         "cells": [
             (shown(measure, seen.values.get(measure.name)), _left_out_of(seen, measure))
             for measure in LISTED
@@ -898,7 +901,10 @@ def _left_out_of(seen: LotCalls, measure: ComparedMeasure) -> str:
     be judged.
     """
     if measure is LONGEST_WAIT and seen.unanswered:
-        return f"{counted(seen.unanswered, 'turn')} unanswered"
+        said = f"{counted(seen.unanswered, 'turn')} unanswered"
+        if seen.in_vain_ms is not None:
+            said += f", one caller hung up after {seconds(seen.in_vain_ms)}"
+        return said
     if measure is not SUCCESS:
         return ""
     reached = round(seen.values.get(SUCCESS.name, 0.0) * seen.judged)

@@ -123,6 +123,12 @@ DERIVED: Final[Mapping[str, Derived]] = {
             + f"WHEN {_NOT_JUDGED} THEN 'not_judged' ELSE 'none' END",
         ),
     ),
+    "in_vain_ms": Derived(
+        "integer",
+        f"CASE WHEN \"state\" = 'closed' AND {_WAITED} AND coalesce(\"close_reason\", '') != "
+        f'\'{CloseReason.IDLE}\' THEN coalesce(nullif("last_known_ms", 0), "known_ms") - '
+        '"waiting.since_ms" END',
+    ),
     "tools_failed": Derived("text", "', ' || coalesce(\"failed_tools\", '') || ', '"),
     "subgoal_results": Derived("text", '"goals.digest" || \' \' || "goals.subgoals.result"'),
     "rank": Derived(
@@ -171,6 +177,7 @@ DERIVED: Final[Mapping[str, Derived]] = {
 - `troubles`: names of `TROUBLES`, a blank before and behind each
 - `main_trouble`: how it ended if not well, otherwise its first trouble of `MAIN_TROUBLES`;
   `not_judged` if there is none and its goals are not known, or `none`
+- `in_vain_ms`: how long the caller had waited when the call ended, of one who got no answer
 - `tools_failed`: `failed_tools`, a comma and a blank before and behind each
 - `subgoal_results`: `goals.digest` and `goals.subgoals.result`, with a blank between
 - `rank`: the higher, the worse: how it ended, then its troubles, then its longest wait

@@ -309,7 +309,7 @@ COMPARED: Final = (
 LONGEST_WAIT: Final = ComparedMeasure("longest_wait_ms", "Longest wait", "ms", -1, 200)
 UNANSWERED: Final = ComparedMeasure("unanswered_share", "Unanswered turns", "share")
 LISTED: Final = (
-    *(WAIT, LONGEST_WAIT, UNANSWERED),
+    *(WAIT, SLOW_WAIT, LONGEST_WAIT, UNANSWERED),
     *(BAD_ENDS, SUCCESS, PROGRESS, COST._replace(title="Cost per call")),
 )
 """The measures of a list of versions or of other lots of calls, in their order."""
@@ -403,6 +403,8 @@ class LotCalls(NamedTuple):
         judged: Of how many calls it is known whether they reached all goals.
         unjudged: How many others with goals there are: a mean leaves them out.
         unanswered: How many turns had no answer.
+        in_vain_ms: The longest that a caller waited who got no answer before the call ended; None
+            without one.
     """
 
     lot: Lot
@@ -413,6 +415,7 @@ class LotCalls(NamedTuple):
     judged: int = 0
     unjudged: int = 0
     unanswered: int = 0
+    in_vain_ms: float | None = None
 
 
 class SubgoalChange(NamedTuple):

@@ -350,7 +350,7 @@ def lots_in(
     question = CallSearch(since_ms, until_ms, where, most=None)
     columns = LISTED_BY[by]
     names = (
-        *("first_known_ms", "began_ms", "goals.by_judge", "unanswered", "turn"),
+        *("first_known_ms", "began_ms", "in_vain_ms", "goals.by_judge", "unanswered", "turn"),
         *(measure.name for measure in LISTED if measure is not UNANSWERED),
     )
     lots: defaultdict[tuple[Flat, ...], _Lot] = defaultdict(lambda: _Lot(names))
@@ -408,6 +408,7 @@ def _listed(lot: Lot, of: _Lot) -> LotCalls:
         judged,
         max(0, with_goals - judged),
         int(sum(of.values["unanswered"])),
+        max(of.values["in_vain_ms"], default=None),
     )
 
 
