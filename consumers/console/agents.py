@@ -12,11 +12,10 @@ from typing import Final, TypeVar
 
 from msgspec import Struct, structs
 
-from schemas.closed_sets import CloseReason
 from schemas.rows import CallRow, Labels, TurnRow, number
 from schemas.scores.latency_stages import Stage
 from schemas.scores.running import ShownCall, WantedCalls, heard_ms
-from schemas.scores.trouble import TroubleKind, bad_end
+from schemas.scores.trouble import TroubleKind, bad_end, events_stopped
 from schemas.units import MINUTE_MS
 
 MINUTES: Final = 15
@@ -357,7 +356,8 @@ class _Kept:
             self.bad_until_ms = of.last_end_ms if self.ended_with_call else end_ms
         self.last_end_ms = max(self.last_end_ms, of.last_end_ms)
         if has_newer_end or self.bad_until_ms is None:
-            self.calls_meanwhile = self.calls
+            # who has just begun may be answered yet
+            self.calls_meanwhile = self.calls - of.fresh
         if self.bad_until_ms is not None:
             was_short = self.bad_until_ms - self.bad_since_ms < PAUSE_MS
             if now_ms - self.bad_until_ms > (PAUSE_MS if was_short else WINDOW_MS):
@@ -402,7 +402,7 @@ class _Sums:
         self.unsure = 0
         """Calls in trouble of which only the events may be missing."""
         self.affected_began_ms = 2**62
-        self.answered = 0
+        self.answered = self.fresh = 0
         self.slow_ms: list[float] = []
         self.affected: dict[str, Labels] = {}
         self.since_ms: dict[str, int] = {}
@@ -416,6 +416,7 @@ class _Sums:
         self.ended_lately += other.ended_lately
         self.last_end_ms = max(self.last_end_ms, other.last_end_ms)
         self.answered += other.answered
+        self.fresh += other.fresh
         self.slow_ms += other.slow_ms
         self.affected |= other.affected
         self.affected_began_ms = min(self.affected_began_ms, other.affected_began_ms)
@@ -460,7 +461,9 @@ class Agents:
             for kept in self._of(row.labels):
                 kept.note_begin(_began_ms(row))
         unanswered = _unanswered(row) - (0 if before is None else _unanswered(before))
-        ended_badly = _ended_badly(row) - (before is not None and _ended_badly(before))
+        ended_badly = (bad_end(row) is not None) - (
+            before is not None and bad_end(before) is not None
+        )
         closes = row.state == "closed" and (before is None or before.state != "closed")
         if unanswered or ended_badly or closes:
             for minute in self._minutes_of(row):
@@ -590,20 +593,10 @@ def _unanswered(row: CallRow) -> int:
     """
     if row.waiting is None:
         return row.unanswered
-    if row.waiting.silences > 1:
-        return max(row.unanswered, 1)
-    if row.state == "running" or _events_stopped(row):
-        return max(0, row.unanswered - (row.state != "running"))
-    return max(row.unanswered, 1)
-
-
-def _events_stopped(row: CallRow) -> bool:
-    """Whether nothing said that the call ended: how it did, nobody knows."""
-    return row.close_reason is CloseReason.IDLE
-
-
-def _ended_badly(row: CallRow) -> bool:
-    return bad_end(row) is not None and not _events_stopped(row)
+    if events_stopped(row):
+        return max(0, row.unanswered - 1)
+    is_given_up = row.waiting.silences > 1 or row.state != "running"
+    return max(row.unanswered, int(is_given_up))
 
 
 def _add(sums: _Sums, shown: ShownCall, now_ms: int, event_ms: int | None) -> None:
@@ -627,6 +620,8 @@ def _add(sums: _Sums, shown: ShownCall, now_ms: int, event_ms: int | None) -> No
         sums.affected_began_ms = min(sums.affected_began_ms, call.first_known_ms)
         sums.since_ms[call.conversation_id] = _since_ms(shown)
         sums.wrong[_wrong(shown)] += 1
+    is_fresh = call.answer is None and call.waiting is None and not shown.is_bad
+    sums.fresh += is_fresh and call.state == "running"
     if call.answer is not None and call.state == "running":
         sums.answered += 1
         if any(each.kind is TroubleKind.VERY_SLOW for each in shown.troubles):

@@ -40,6 +40,7 @@ class Fleet:
         known: Up to when what happened is known.
         unreadable: Values that are no rows: of another program or of a newer version.
         note: A sentence about the calls by the program that shows them; empty for none.
+        doctor: The command that looks for what is wrong outside of agents.
         runbooks: By alert its runbook, as far as that program has them.
     """
 
@@ -50,6 +51,7 @@ class Fleet:
         self.known = KnownTime()
         self.unreadable = 0
         self.note = ""
+        self.doctor = "callgauge doctor"
         self.runbooks: Mapping[str, Runbook] = {}
 
     def put_row(self, row: Row) -> None:

@@ -3,6 +3,7 @@ the present time in, text out.
 """
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -373,6 +374,7 @@ def _head(site: Site, fleet: Fleet, shown: ShownCalls, wanted: WantedCalls) -> s
         if len(wanted.agents) > 1
         else f"./past?{query_of(WantedCalls(wanted.agents, wanted.tenants, wanted.environments, versions=wanted.versions))}",
         note=fleet.note,
+        doctor=fleet.doctor,
         worst=_worst_of(site, bad, shown),
         bad_times=len(fleet.bad_times),
     )
@@ -429,6 +431,29 @@ def _stage_in_words(stage: Stage | None) -> str:
     return "" if stage is None else STAGE_WORDS[stage].partition(",")[0]
 
 
+def runbook_sections(text: str) -> list[tuple[str, list[list[tuple[bool, str]]]]]:
+    """The sections of a runbook, what to do first: the heading of each and its paragraphs, in parts
+    of which each is code or not.
+    """
+    sections = []
+    for section in text.partition("\n")[2].split("\n## "):
+        heading, _, content = section.partition("\n")
+        blocks = [
+            [
+                (place % 2 == 1, part)
+                for place, part in enumerate(" ".join(block.split()).split("`"))
+            ]
+            for block in _BLOCK.split(content)
+            if block.strip()
+        ]
+        sections.append((heading.strip(), blocks))
+    return sorted(sections, key=lambda each: each[0] != "What to do")
+
+
+_BLOCK: Final = re.compile(r"\n\s*\n|\n(?=- |\d+\. )")
+"""Between two paragraphs or points of Markdown."""
+
+
 def _first_steps(bad: BadTime, known: Sequence[str]) -> list[str]:
     """The steps of a runbook, those about the stage that is slow first, without the rollback."""
     stage = _stage_in_words(bad.stage)
@@ -470,7 +495,7 @@ def _bad(now: AgentNow, bad: BadTime, fleet: Fleet) -> dict[str, Any]:
         steps += [step for step in runbook.steps if step.startswith(ROLL_BACK)]
     others_now = ""
     if newest.version != now.version and newest.calls_running:
-        of_it = f"{newest.calls_in_trouble:,} of them in trouble"
+        of_it = f"{newest.calls_answered:,} with an answer, {newest.calls_in_trouble:,} in trouble"
         others_now = f"{newest.version}: {counted(newest.calls_running, 'call')} now, {of_it}."
     part, href = _place_of(now.agent, now.version)
     whose = {"agent": now.agent} | ({"version": now.version} if now.version else {})
@@ -548,7 +573,7 @@ def _alerts(alerts: Alerts, wanted: WantedCalls) -> str:
 # Five figures, each with its line.
 
 _WIDTH, _HEIGHT, _MARGIN, _DASH = 300.0, 40.0, 3.0, 14.0
-LATELY_MINUTES: Final = 3
+LATELY_MINUTES: Final = 2
 """How far back turns say something of now."""
 _LEAST_SHARE: Final = 0.2
 """The top of a line of shares is no lower: a turn or two without an answer are no mountain."""
@@ -672,7 +697,8 @@ def _lines(
             "line-unanswered",
             "Unanswered",
             percent(unanswered / turns) if turns else none,
-            f"in {LATELY_MINUTES} min; {whole.turns_unanswered:,} of {counted(whole.turns, 'turn')} {window}",
+            f"{unanswered:,} of {counted(turns, 'turn')} in {LATELY_MINUTES} min; "
+            f"{whole.turns_unanswered:,} of {whole.turns:,} {window}",
             "urgent" if is_bad else "",
             lambda each: each.unanswered_share,
             percent,

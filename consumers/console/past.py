@@ -229,7 +229,6 @@ ASKED_COLUMNS: Final = (
         "ended_reason",
         "state",
         "outcome",
-        "main_trouble",
         "troubles",
         "labels.version",
         "labels.tenant",
@@ -293,9 +292,7 @@ def why(call: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if call.get("dead_airs") == 1
         else f"dead air {call.get('dead_airs')} times",
     }
-    main = call.get("main_trouble")
-    # what kept it from its goals comes first
-    for name in sorted(str(call.get("troubles") or "").split(), key=lambda each: each != main):
+    for name in str(call.get("troubles") or "").split():
         if text := words.get(name, in_words(name)):
             yield "bad", text
 
@@ -407,7 +404,7 @@ def _chosen(asked: PastQuery, *names: str) -> dict[str, str]:
 
 _MAIN_IN_WORDS: Final = {
     "goals_missed": "goals missed, no tool failed",
-    "slow": "slow, but no goal missed",
+    "slow": "slow, no goal known to be missed",
     "not_judged": "nothing wrong, goals not judged",
     "none": "nothing wrong",
 }
@@ -788,6 +785,7 @@ def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str)
             )
         ][:MOST_VERSIONS],
         left_out=max(0, len(versions.all) - MOST_VERSIONS),
+        days=Lot(since=asked.since, until=asked.until).days,
         found=found,
         verdict=found.verdict() if found else "",
         agent=lots[0].agent if lots[0].agent == lots[1].agent else "",
@@ -903,7 +901,8 @@ def _left_out_of(seen: LotCalls, measure: ComparedMeasure) -> str:
     if measure is LONGEST_WAIT and seen.unanswered:
         said = f"{counted(seen.unanswered, 'turn')} unanswered"
         if seen.in_vain_ms is not None:
-            said += f", one caller hung up after {seconds(seen.in_vain_ms)}"
+            callers = counted(seen.in_vain, "caller")
+            said = f"{callers} left without an answer, the longest after {seconds(seen.in_vain_ms)}"
         return said
     if measure is not SUCCESS:
         return ""

@@ -995,8 +995,12 @@ class ConsoleSite:
         name = request.path_params["name"]
         if (runbook := self._fleet.runbooks.get(name)) is None:
             raise _UnansweredError(HTTPStatus.NOT_FOUND, "There is no runbook of this name.")
-        text = runbook.text.partition("\n")[2].strip()  # the title is the page's
-        content = render("runbook.html", name=name, team=runbook.team, text=text)
+        content = render(
+            "runbook.html",
+            name=name,
+            team=runbook.team,
+            sections=pages.runbook_sections(runbook.text),
+        )
         return _html(pages.page(self._site("../"), name, content))
 
     def _require_past(self) -> CallHistory:

@@ -51,10 +51,11 @@ _WAITED: Final = '"waiting.turn" IS NOT NULL'
 _ERROR_AT_THE_END: Final = (
     f'(coalesce(nullif("last_known_ms", 0), "known_ms") - "errors.known_ms") <= {ERROR_MS}'
 )
+_EVENTS_STOPPED: Final = f"{_WAITED} AND \"waiting.silences\" = 1 AND coalesce(\"close_reason\", '') = '{CloseReason.IDLE}'"
 _ENDINGS: Final = (
+    (_EVENTS_STOPPED, "events_stopped", 50, "NULL"),
     (_NEVER_ANSWERED, "never_answered", 300, "1"),
     (f"\"ended_reason\" = '{ERROR_REASON}'", "failed", 100, "1"),
-    (f"{_WAITED} AND \"close_reason\" = '{CloseReason.IDLE}'", "events_stopped", 50, "NULL"),
     (_WAITED, "hung_up", 200, "1"),
     (_ERROR_AT_THE_END, "failed", 100, "1"),
 )
@@ -76,24 +77,17 @@ def _by_ending(values: Iterable[object], otherwise: str) -> str:
 
 _OUTCOME_OF_ENDING: Final = [f"'{outcome}'" for _, outcome, _, _ in _ENDINGS]
 TROUBLES: Final[Mapping[str, str]] = {
-    "unanswered": '"unanswered" > 0',
-    "agent_error": '"errors.number" > 0',
-    "slow": f'"longest_wait_ms" > {VERY_SLOW_MS} OR "p50_ms" > {SLOW_MS}',
     "tool_fails": '"failed_tool_calls" > 0',
     "goals_missed": '"goals.success_final_turn" = 0',
+    "unanswered": '"unanswered" > 0',
+    "agent_error": '"errors.number" > 0',
     "stalled": '"goals.is_stalled" = 1',
+    "slow": f'"longest_wait_ms" > {VERY_SLOW_MS} OR "p50_ms" > {SLOW_MS}',
     "interruptions": f'"user_interruptions" + "assistant_interruptions" >= {MANY_INTERRUPTIONS}',
     "dead_air": '"dead_airs" > 0',
 }
-"""What can be wrong with a call as a whole, the worst first, and when it is. The names are those of
-`TroubleKind` where it has them.
-"""
-MAIN_TROUBLES: Final = (
-    *("tool_fails", "goals_missed", "unanswered", "agent_error", "stalled", "slow"),
-    *("interruptions", "dead_air"),
-)
-"""The troubles of a call that did not end badly, in the order in which one of them stands for it:
-first what kept it from its goals.
+"""What can be wrong with a call as a whole, and when it is: first what kept it from its goals. The
+names are those of `TroubleKind` where it has them.
 """
 _NOT_JUDGED: Final = (
     '"goals.goal_set" IS NOT NULL AND coalesce("goals.success_final_turn", -1) NOT IN (0, 1)'
@@ -119,14 +113,14 @@ DERIVED: Final[Mapping[str, Derived]] = {
         + _by_ending(
             _OUTCOME_OF_ENDING,
             "CASE "
-            + "".join(f"WHEN {TROUBLES[name]} THEN '{name}' " for name in MAIN_TROUBLES)
+            + "".join(f"WHEN {TROUBLES[name]} THEN '{name}' " for name in TROUBLES)
             + f"WHEN {_NOT_JUDGED} THEN 'not_judged' ELSE 'none' END",
         ),
     ),
     "in_vain_ms": Derived(
         "integer",
-        f"CASE WHEN \"state\" = 'closed' AND {_WAITED} AND coalesce(\"close_reason\", '') != "
-        f'\'{CloseReason.IDLE}\' THEN coalesce(nullif("last_known_ms", 0), "known_ms") - '
+        f"CASE WHEN \"state\" = 'closed' AND {_WAITED} AND NOT ({_EVENTS_STOPPED}) THEN "
+        'coalesce(nullif("last_known_ms", 0), "known_ms") - '
         '"waiting.since_ms" END',
     ),
     "tools_failed": Derived("text", "', ' || coalesce(\"failed_tools\", '') || ', '"),
@@ -175,7 +169,7 @@ DERIVED: Final[Mapping[str, Derived]] = {
   of the agent, or with one as its reason), `events_stopped` (while the caller waited, and nothing
   said that the call ended), `ended`, `running`
 - `troubles`: names of `TROUBLES`, a blank before and behind each
-- `main_trouble`: how it ended if not well, otherwise its first trouble of `MAIN_TROUBLES`;
+- `main_trouble`: how it ended if not well, otherwise its first trouble of `TROUBLES`;
   `not_judged` if there is none and its goals are not known, or `none`
 - `in_vain_ms`: how long the caller had waited when the call ended, of one who got no answer
 - `tools_failed`: `failed_tools`, a comma and a blank before and behind each

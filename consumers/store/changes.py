@@ -399,12 +399,12 @@ class LotCalls(NamedTuple):
         first_ms: When the first of them began, in epoch ms.
         last_ms: The same of the last.
         values: By name of a measure of `LISTED` its mean over the calls, of the longest wait the
-            longest, of unanswered turns their share of all turns; unknown ones are left out.
+            longest, also one in vain, of unanswered turns their share of all turns; unknown ones are left out.
         judged: Of how many calls it is known whether they reached all goals.
         unjudged: How many others with goals there are: a mean leaves them out.
         unanswered: How many turns had no answer.
-        in_vain_ms: The longest that a caller waited who got no answer before the call ended; None
-            without one.
+        in_vain: How many callers waited when the call ended.
+        in_vain_ms: How long that was at most; None without one.
     """
 
     lot: Lot
@@ -415,6 +415,7 @@ class LotCalls(NamedTuple):
     judged: int = 0
     unjudged: int = 0
     unanswered: int = 0
+    in_vain: int = 0
     in_vain_ms: float | None = None
 
 

@@ -153,7 +153,7 @@ def _statuses(call: ReportedCall, turns: Iterable[int]) -> Iterator[tuple[str, s
 
 MOST_MOMENTS: Final = 12
 """Of one kind that are listed."""
-MOST_QUOTED: Final = 100
+MOST_QUOTED: Final = 160
 """Characters of words that stand beside a moment."""
 
 _NO_FAULTS: Final = frozenset({"Caller spoke over the agent", "Waits not known"})
@@ -483,7 +483,9 @@ def _said_after(call: ReportedCall, row: TurnRow) -> str:
     words = call.words.get(row.turn)
     text = "" if words is None else unmarked(words.assistant).strip()
     if len(text) > MOST_QUOTED:
-        text = f"\u2026 {text[-MOST_QUOTED:].partition(' ')[2]}"
+        half = MOST_QUOTED // 2
+        begin, end = text[:half].rpartition(" ")[0], text[-half:].partition(" ")[2]
+        text = f"{begin} \u2026 {end}"
     return f"the agent said: \u201c{text}\u201d" if text else ""
 
 

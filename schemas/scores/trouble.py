@@ -118,6 +118,15 @@ def troubles_of(call: CallRow, now_ms: int) -> tuple[Trouble, ...]:
     return tuple(sorted(found, reverse=True))
 
 
+def events_stopped(call: CallRow) -> bool:
+    """Whether the events of a call stopped while its caller waited for the first time in a turn, and
+    nothing said that it ended: how it did, nobody knows. One who speaks again in vain is known to
+    wait.
+    """
+    waiting = call.waiting
+    return waiting is not None and waiting.silences == 1 and call.close_reason is CloseReason.IDLE
+
+
 def bad_end(call: CallRow) -> str | None:
     """Returns how a call that is over ended badly, in words; None for a call that runs, or ended
     well enough.
@@ -125,7 +134,7 @@ def bad_end(call: CallRow) -> str | None:
     A caller who gave up while he waited, and an agent that reported an error in its last moments,
     are what a person looks for first.
     """
-    if call.state == "running":
+    if call.state == "running" or events_stopped(call):
         return None
     turn = 0 if call.waiting is None else call.waiting.turn
     if call.waiting is not None and call.answer is None and max(1, call.unanswered) >= turn:
@@ -133,8 +142,6 @@ def bad_end(call: CallRow) -> str | None:
     if call.ended_reason == ERROR_REASON:
         return "failed: ended with an error" + (f", turn {turn}" if turn else "")
     if call.waiting is not None:
-        if call.close_reason is CloseReason.IDLE:  # nobody has said that it ended
-            return f"no event after a wait, turn {turn}"
         return f"hung up in silence, turn {turn}"
     ended_ms = call.last_known_ms or call.known_ms
     if call.errors is not None and ended_ms - call.errors.known_ms <= ERROR_MS:

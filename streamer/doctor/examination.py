@@ -125,6 +125,8 @@ the remedy.
 """
 _REFUSED_REQUESTS: Final = ("unreadable", "unauthorized", "too_large", "limited", "too_slow")
 """Outcomes of requests of which nothing is accepted, and which come from the sender."""
+MAX_VALUE_CHARS: Final = 40
+"""Characters of the value of a setting that is named."""
 MAX_KINDS: Final = 16
 """Kinds of events that are named, the first ones that were not understood."""
 
@@ -254,7 +256,8 @@ def state_findings(
     own = deciding_settings(settings)
     if differing := [name for name in own if state.settings.get(name, own[name]) != own[name]]:
         told = ", ".join(
-            f"{name} is {state.settings[name]}, here {own[name]}" for name in differing[:MAX_SHOWN]
+            f"{name} is {_short(state.settings[name])}, here {_short(own[name])}"
+            for name in differing[:MAX_SHOWN]
         )
         what_to_do = (
             "Give this command the settings of what runs, or what it says of them is of others; on "
@@ -295,6 +298,12 @@ def state_findings(
                 )
     for kind, what_to_do in list(state.not_understood.items())[:MAX_KINDS]:
         yield Finding("records", Verdict.WARNING, f"not understood {since}: {kind}", what_to_do)
+
+
+def _short(value: object) -> str:
+    """A setting in a line with others."""
+    text = str(value)
+    return text if len(text) <= MAX_VALUE_CHARS else f"{text[:MAX_VALUE_CHARS]} …"
 
 
 def answer_of(address: str, path: str, token: SecretStr | None = None) -> tuple[int, bytes] | None:

@@ -393,7 +393,8 @@ def _listed(lot: Lot, of: _Lot) -> LotCalls:
     turns = sum(of.values["turn"])
     means = of.means
     values = {each.name: means[each.name] for each in LISTED if each.name in means}
-    if waits_ms := of.values[LONGEST_WAIT.name]:
+    in_vain_ms = of.values["in_vain_ms"]
+    if waits_ms := (*of.values[LONGEST_WAIT.name], *in_vain_ms):
         values[LONGEST_WAIT.name] = max(waits_ms)
     if turns:
         values[UNANSWERED.name] = sum(of.values["unanswered"]) / turns
@@ -408,7 +409,8 @@ def _listed(lot: Lot, of: _Lot) -> LotCalls:
         judged,
         max(0, with_goals - judged),
         int(sum(of.values["unanswered"])),
-        max(of.values["in_vain_ms"], default=None),
+        len(in_vain_ms),
+        max(in_vain_ms, default=None),
     )
 
 

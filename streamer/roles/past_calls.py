@@ -570,7 +570,9 @@ def _counts_of(counts: _Counts, asked: PastQuery, facet: str) -> list[tuple[str,
     if (chosen := getattr(asked, facet, "")) and (not owner or getattr(asked, owner)):
         found.update(dict.fromkeys(chosen.split(",") if facet == "outcome" else [chosen], 0))
     if facet == "main":  # first what kept calls from what they were for
-        return sorted(found.items(), key=lambda each: (each[0] in _NOT_FAILED, -each[1]))
+        return sorted(
+            found.items(), key=lambda each: (each[0] in _FINE, each[0] in _NOT_FAILED, -each[1])
+        )
     return sorted(found.items(), reverse=True) if facet == "day" else found.most_common()
 
 

@@ -5,6 +5,7 @@ process, one address.
 import asyncio
 import contextlib
 import secrets
+import shlex
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -193,6 +194,7 @@ class OneMachine:
                 folder=folder,
             )
         self.console.fleet.runbooks = runbooks()
+        self.console.fleet.doctor = f"callgauge doctor --folder {shlex.quote(str(folder))}"
         with instruments.registering("ingest"):
             self._receiver = Receiver(
                 settings.ingest, settings.all_limits, FileWriter(self.log), instruments, redactor

@@ -3,6 +3,7 @@ template.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import pairwise
 from math import inf
 from typing import Final, NamedTuple
@@ -323,7 +324,12 @@ def _score_cell(
     reason = part.fields.get("reason")
     text = quantity(part.name, part.value)
     if part.name == "turn_taking":
-        text, reason = f"{text} of 1", {"latency": "for its wait"}.get(str(reason), reason)
+        text, reason = (
+            f"{text} of 1",
+            {"latency": "for its wait, longer ones are allowed with a tool"}.get(
+                str(reason), reason
+            ),
+        )
     return "value", text, in_words(reason) if isinstance(reason, str) else None
 
 
@@ -754,18 +760,18 @@ _STEPS: Final = ("listening", "model", "tools", "voice")
 """The steps to an answer that leave a trace, in their order."""
 
 
-def _missing_steps(call: ReportedCall, row: TurnRow | None) -> tuple[str, ...]:
-    """The steps of which other turns of the call tell something and this one nothing."""
+def _steps_told(row: TurnRow | None) -> set[str]:
+    """The steps of which a turn tells something."""
+    if row is None:
+        return set()
+    families = {_FAMILY_OF.get(stage.stage, "") for stage in row.stages}
+    return families | {"tools"} if row.tools else families
 
-    def told(each: TurnRow) -> set[str]:
-        families = {_FAMILY_OF.get(stage.stage, "") for stage in each.stages}
-        return families | {"tools"} if each.tools else families
 
-    of_others = {family for each in call.turns if each is not row for family in told(each)}
-    mine = set() if row is None else told(row)
-    return tuple(
-        FAMILIES[each].lower() for each in _STEPS if each in of_others and each not in mine
-    )
+def _missing_steps(row: TurnRow | None, of_call: AbstractSet[str]) -> tuple[str, ...]:
+    """The steps of which the call tells something, and this turn nothing."""
+    mine = _steps_told(row)
+    return tuple(FAMILIES[each].lower() for each in _STEPS if each in of_call and each not in mine)
 
 
 def _stages_told(row: TurnRow) -> tuple[tuple[str, float, str], ...]:
@@ -811,6 +817,7 @@ def words_by_turn(call: ReportedCall, whose: str = "") -> dict[int, Markup]:
     turns = sorted({*call.words, *(row.turn for row in call.turns)})
     scored = {} if whose else _scores_of_turns(call)
     first = None if whose else turn_to_look_at(call)
+    of_call = {step for row in call.turns for step in _steps_told(row)}
     return {
         turn: _turn_markup(
             sum(map(len, (words.user, words.assistant, words.written)))
@@ -835,7 +842,7 @@ def words_by_turn(call: ReportedCall, whose: str = "") -> dict[int, Markup]:
             stages=() if row is None or whose else _stages_told(row),
             scores=scored.get(turn, ()),
             no_answer=unanswered,
-            missing=() if unanswered is None else _missing_steps(call, row),
+            missing=() if unanswered is None else _missing_steps(row, of_call),
         )
         for turn in turns[:MOST_TURNS]
         for row in [call.row_of(turn)]

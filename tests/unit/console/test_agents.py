@@ -357,7 +357,8 @@ def test_one_slow_call_of_a_version_makes_it_not_bad_and_is_told() -> None:
 def test_a_bad_time_begins_with_the_wait_of_its_first_caller() -> None:
     fleet = Fleet()
     for number in range(10):
-        fleet.put_row(call_row(f"well-{number}", labels=V2, first_known_ms=AT_MS - 90_000))
+        well = {"answer": Answer(1, 900.0), "first_known_ms": AT_MS - 90_000}
+        fleet.put_row(call_row(f"well-{number}", labels=V2, **well))
     fleet.put_row(slow("a", known_ms=AT_MS, first_known_ms=AT_MS - 20_000))
     assert not agents_at(fleet, AT_MS)[0].is_bad
     fleet.put_row(slow("a", known_ms=AT_MS + 9_000, revision=1))
@@ -367,7 +368,10 @@ def test_a_bad_time_begins_with_the_wait_of_its_first_caller() -> None:
     assert (bad_time(found).calls_affected, bad_time(found).calls_meanwhile) == (2, 12)
     fleet.put_row(call_row("d", labels=V2, first_known_ms=AT_MS + 11_000))
     (found,) = agents_at(fleet, AT_MS + 12_000)
-    assert (bad_time(found).calls_affected, bad_time(found).calls_meanwhile) == (2, 13)
+    assert bad_time(found).calls_meanwhile == 12, "it may be answered yet"
+    fleet.put_row(call_row("d", labels=V2, revision=1, answer=Answer(1, 900.0)))
+    later = agents_at(fleet, AT_MS + 12_500)[0]
+    assert (bad_time(later).calls_affected, bad_time(later).calls_meanwhile) == (2, 13)
     assert (found.first_call_ms, found.last_call_ms) == (AT_MS - 90_000, AT_MS + 11_000)
 
 

@@ -443,7 +443,7 @@ def test_a_version_that_is_replaced_is_not_to_be_rolled_back_and_the_other_one_i
     for name in ("a", "b"):
         fleet.put_row(call_row(name, labels=v2, revision=9, state="closed", known_ms=AT_MS))
     over = text_of(boxes_of(fleet, at_ms=AT_MS + 1_000)["head"]["counts"])
-    assert "1: 2 calls now, 0 of them in trouble." in over
+    assert "1: 2 calls now, 0 with an answer, 0 in trouble." in over
 
 
 def test_a_new_version_of_an_agent_is_marked_in_the_lines() -> None:

@@ -710,12 +710,22 @@ async def test_a_table_has_a_file_name_that_says_what_it_has() -> None:
 
 async def test_a_runbook_is_a_page_for_who_may_read() -> None:
     async with serving(token=TOKEN) as made:
-        made.fleet.runbooks = {"Slow": Runbook("voice", ["Look."], "# Slow\n\n1. <Look>.\n")}
+        made.fleet.runbooks = {
+            "Slow": Runbook(
+                "voice",
+                ["Look."],
+                "# Slow\n\nIt is\nslow.\n\n## What to do\n\n1. <Look> at\n   `it`.\n2. Wait.\n",
+            )
+        }
         assert (await made.get("/runbooks/Slow")).status_code == 401
         page = (await made.get("/runbooks/Slow", headers={"authorization": f"Bearer {TOKEN}"})).text
         assert "<h1>Slow</h1>" in page
         assert "the team <strong>voice</strong>" in page
-        assert '<div class="runbook">1. &lt;Look&gt;.</div>' in page
+        steps = (
+            '<p class="runbook">1. &lt;Look&gt; at <code>it</code>.</p><p class="runbook">2. Wait.'
+        )
+        assert steps in page
+        assert page.index("What to do") < page.index("It is slow."), "what to do is first"
         missing = await made.get("/runbooks/Fast", headers={"authorization": f"Bearer {TOKEN}"})
         assert missing.status_code == 404
 

@@ -386,7 +386,7 @@
     // What is wrong now, the address of its calls, that of all of them also later, and the worst.
     now: () => {
       const head = document.getElementById("counts"), worst = head.querySelector("a.worst"), kept = head.querySelector("a.kept");
-      const said = [...head.querySelectorAll(".verdict, .began, .do summary, :scope > p:has(> strong)")].map((each) => each.textContent.replace(/\s+/g, " ").trim());
+      const said = [...head.querySelectorAll(".verdict, .began, .do summary, .do .ask, :scope > p:has(> strong)")].map((each) => each.textContent.replace(/\s+/g, " ").trim());
       const link = (head.querySelector(".verdict a") || location).href, later = head.querySelector(".verdict a.past");
       return [...said, link, ...(later ? [`Also later: ${later.href}`] : []), ...(kept ? [`This time, kept: ${kept.href}`] : []), ...(worst ? [`Worst call: ${worst.href}`] : [])].join("\n");
     },
