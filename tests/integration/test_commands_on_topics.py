@@ -102,7 +102,7 @@ async def test_a_call_is_found_and_shown(
     whole = await called("sample-call")
     assert (whole.code, whole.err) == (0, "1 row of another version left out.\n")
     lines = whole.out.splitlines()
-    assert lines[0] == "sample-call: agent airline-rebooking, environment test, pipeline cascade"
+    assert lines[0] == "sample-call: agent airline-rebooking, environment test"
     assert "7 turns, ended: goodbye" in lines[1]
     assert "  turn 1: answered after 5.04 s (audio); dead air over 3 s" in lines
     assert "Goals sample: 6 of 6 reached" in lines
@@ -112,7 +112,7 @@ async def test_a_call_is_found_and_shown(
     assert by_its_end.code == 0
     assert (
         by_its_end.out.splitlines()[0]
-        == "b-sample-call: agent airline-rebooking, environment test, pipeline cascade"
+        == "b-sample-call: agent airline-rebooking, environment test"
     )
     assert "Words:" not in by_its_end.out
 

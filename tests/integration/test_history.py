@@ -174,7 +174,7 @@ async def test_a_call_is_labelled_and_forgotten_for_good(
         )
         assert json.loads(find(folder, "--label", "fine")) == []
         unasked = await ran_on("history", "forget", "--conversation", "bad-call")
-        assert (unasked.code, "give --yes" in unasked.err) == (2, True)
+        assert (unasked.code, "add --yes" in unasked.err) == (2, True)
         forgotten = await ran_on("history", "forget", "--conversation", "bad-call", "--yes")
         assert (forgotten.code, f"1 call deleted from {folder}" in forgotten.err) == (0, True)
         assert "Kafka cannot delete single records" in forgotten.err
