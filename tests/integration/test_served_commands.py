@@ -277,7 +277,7 @@ def test_a_call_that_is_forgotten_is_in_no_file_any_more(served: Served, is_runn
     play(served, spoken("one"), "two")
     assert holding(served.folder, WORD), "the log has what was said"
     refused = run(served, "history", "forget", "--conversation", "one", code=2)
-    assert "give --yes" in said(refused)
+    assert "add --yes" in said(refused)
     if not is_running:
         stop(served)
     done = said(run(served, "history", "forget", "--conversation", "one", "--yes"))
