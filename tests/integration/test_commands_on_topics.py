@@ -111,8 +111,7 @@ async def test_a_call_is_found_and_shown(
     by_its_end = await called("b-sample-call")
     assert by_its_end.code == 0
     assert (
-        by_its_end.out.splitlines()[0]
-        == "b-sample-call: agent airline-rebooking, environment test"
+        by_its_end.out.splitlines()[0] == "b-sample-call: agent airline-rebooking, environment test"
     )
     assert "Words:" not in by_its_end.out
 
