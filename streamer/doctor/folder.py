@@ -108,7 +108,7 @@ def _process_findings(
             f"Start `callgauge serve --folder {folder}`; it goes on with what was acknowledged."
         )
         seen = "no process serves this folder, so senders wait"
-        yield Finding(check, Verdict.WRONG, seen, what_to_do)
+        yield Finding(check, Verdict.WARNING, seen, what_to_do)
         return
     if address is None:
         seen = (

@@ -33,7 +33,7 @@ def test_past_calls_and_versions_are_there_and_gone_with_the_demo(tmp_path: Path
     ) as demo:
         found = wait_for("its page", lambda: re.search(r"See the calls: (\S+)", demo.text), 30)
         past, versions = f"{found[1]}past", f"{found[1]}versions"
-        wait_for("past calls", lambda: "200 calls of the last 24 hours are there" in demo.text, 120)
+        wait_for("past calls", lambda: "200 calls of the last two days are there" in demo.text, 120)
         lots = "a_agent={0}&a_version=v4&b_agent={0}&b_version=v5".format("airline-rebooking")
         compared = page(f"{versions}?{lots}", "text/html")
         assert re.search(r"Version v5 is slower by 1\.\d+ s", compared)

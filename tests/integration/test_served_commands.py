@@ -399,7 +399,6 @@ def test_doctor_asks_the_process_and_looks_at_the_folder(served: Served) -> None
     assert f"at {served.address}, version" in found["roles"][1]
     assert "every part does its work" in found["roles"][1]
     assert "the last event came" in found["producers"][1]
-    assert "pages and `top` count from the newest score" in found["producers"][1]
     served.folder.chmod(0o755)
     assert findings(served)["folder"][0] == "warning"
     served.folder.chmod(0o700)
