@@ -364,7 +364,7 @@ class _Kept:
                 self.forget_bad()
 
     def bad_time(self, version: Version) -> BadTime | None:
-        """The bad time that is told; None without one."""
+        """The bad time of these calls; None without one."""
         if self.bad_since_ms is None:
             return None
         whose = self.affected.values()

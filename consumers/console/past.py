@@ -712,7 +712,7 @@ BY: Final = (USUAL_BY, "agent", "tenant", "environment", "day", "week")
 _ONE_AFTER_THE_OTHER: Final = (USUAL_BY, "day", "week")
 """The ways of listing in which each lot follows another one."""
 _SIDE_BY_SIDE: Final = ("agent", "tenant", "environment")
-"""Those in which each stands beside all others."""
+"""The ways of listing in which each lot stands beside all others."""
 MOST_WORSE: Final = 4
 """Lots that are named because they are worse than the others."""
 REPLACED_MS: Final = 10 * MINUTE_MS

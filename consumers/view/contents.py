@@ -230,7 +230,7 @@ def standouts(call: ReportedCall) -> tuple[Standout, ...]:
             [
                 Moment(row.turn, _ENDINGS[row.outcome])
                 for row in call.turns
-                # the one in which it ended badly is told already
+                # "Ended badly" names that turn already
                 if row.outcome in _ENDINGS and (waited is None or row.turn != waited)
             ],
             "{turns} without an answer",

@@ -128,7 +128,7 @@ class CallTable:
 
     @property
     def calls_going_on(self) -> int:
-        """Those of them whose end was not announced."""
+        """Calls that have not closed, without those whose end was announced."""
         return sum(kept.call.state == "running" for kept in self._calls.values())
 
     def _make_room(self) -> None:
