@@ -152,7 +152,7 @@ _OUTCOMES: Final = {
 
 
 class InCommon(NamedTuple):
-    """What some calls have more often than others.
+    """A value that some calls have more often than others.
 
     Attributes:
         facet: Field of the question.

@@ -236,7 +236,7 @@ class CallHistory(Protocol):
         """
 
     def lots_table(self, asked: LotsQuery) -> bytes:
-        """What the page of versions lists, as CSV.
+        """Returns the list of the page of versions as CSV.
 
         Raises:
             OperatorError: As `find`.
@@ -891,7 +891,7 @@ class ConsoleSite:
         return _csv(await table, "calls", asked.day, asked.agent, asked.version, asked.tenant)
 
     async def _lots_table(self, request: Request) -> Response:
-        """What the page of versions lists, as CSV."""
+        """Returns the list of the page of versions as CSV."""
         past, asked = self._require_past(), _query(request, LotsQuery)
         table = self._made_of_history(("lots", asked), lambda: past.lots_table(asked))
         return _csv(await table, asked.by or "versions", asked.agent)

@@ -495,7 +495,7 @@ class Comparison(NamedTuple):
 
 
 def _in_short(judged: Collection[Judgement]) -> str:
-    """What several judgements come to, in a plain sentence; empty without any."""
+    """Sums several judgements up in a plain sentence; empty without any."""
     if not judged:
         return ""
     if {"better", "worse"} <= {*judged}:

@@ -477,7 +477,7 @@ def _unfit(call: ReportedCall) -> Iterator[Moment]:
 
 
 def _said_after(call: ReportedCall, row: TurnRow) -> str:
-    """What the agent told the caller in a turn in which a tool failed: it may have said that all
+    """Quotes the agent from a turn in which a tool failed: it may have said that all
     was done. Empty where words are not known.
     """
     words = call.words.get(row.turn)

@@ -20,7 +20,7 @@ Level = Literal["", "bad", "urgent"]
 
 
 def short_id(conversation_id: str) -> str:
-    """What a list shows of an id: the end of a long one.
+    """Returns an id as lists show it: of a long one the end.
 
     >>> short_id("my-34506b"), short_id("sim-1795960958624-544448894543")
     ('my-34506b', '894543')

@@ -379,7 +379,7 @@ class StoredCalls:
             )
 
     def lots_table(self, asked: LotsQuery) -> bytes:
-        """What the page of versions lists, as CSV.
+        """Returns the list of the page of versions as CSV.
 
         Raises:
             OperatorError: As `find`.
@@ -427,7 +427,7 @@ class StoredCalls:
 def _verdicts(
     store: HistoryStore, asked: LotsQuery, pairs: Iterable[tuple[Lot, Lot]], now_ms: int
 ) -> Iterator[tuple[tuple[Lot, Lot], str]]:
-    """What can be said of each pair, as far as the time of one page goes."""
+    """Yields the verdict of each pair, until the time of one page is used up."""
     for pair in pairs:
         try:
             yield pair, lots_compared(store, asked.within(pair), now_ms).verdict()
