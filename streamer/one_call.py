@@ -574,7 +574,7 @@ def call_lines(shown: ReportedCall, remarks: Iterable[str] = ()) -> Iterator[str
     yield from _own(shown)
     if said := list(_words(shown)):
         yield from ("", "Words:" if shown.is_closed else "Words so far:", *said)
-    missing = [*remarks, *([] if shown.is_closed else ["The call is not over."])]
+    missing = [*remarks, *([] if shown.is_closed else [f"{_how_far(shown)}."])]
     yield from ("", *missing) if missing else ()
 
 
@@ -602,6 +602,13 @@ def call_document(found: FoundCall) -> Any:
     return msgspec.json.decode(call_detail(found.rows, found.annotations, words=found.has_words))
 
 
+def _how_far(shown: ReportedCall) -> str:
+    """How far a call is that has not closed."""
+    if shown.row.state == "running":
+        return "The call is not over"
+    return "The call is over; its final values come some seconds later"
+
+
 def _head(shown: ReportedCall) -> Iterator[str]:
     row, facts = shown.row, dict(facts_of(shown))
     began, ended = facts.pop("Began"), facts.pop("Ended")
@@ -614,7 +621,7 @@ def _head(shown: ReportedCall) -> Iterator[str]:
             f"{ended}"
         )
     else:
-        yield f"  since {began}, not over"
+        yield f"  since {began}: {_how_far(shown)[:1].lower()}{_how_far(shown)[1:]}"
     yield f"  {verdict(shown)}"
     if isinstance(row.cost_dollars, float):
         yield f"  its models cost {cost_in_words(row.cost_dollars)}"
@@ -660,8 +667,9 @@ def _remarks(row: TurnRow, tools: Iterable[tuple[str, ToolUse, object]]) -> Iter
     if (filler := filler_in_words(row)) is not None:
         yield filler
     yield from tags_of(row)
-    for silence in row.dead_air:
-        yield f"dead air over {to_seconds(silence.threshold_ms):g} s"
+    if row.dead_air:
+        times = f", {len(row.dead_air)} times" * (len(row.dead_air) > 1)
+        yield f"dead air over {to_seconds(row.dead_air[0].threshold_ms):g} s{times}"
     for tool, use, _ in tools:
         # A log that gives both ends of a use one time says nothing of how long it took.
         yield (

@@ -38,8 +38,8 @@ BAD_SHARE: Final = 0.1
 trouble.
 """
 FEW_CALLS: Final = 1
-"""So few calls make a version bad by one of them; of more it takes two, because one slow turn of one
-call says nothing of its agent.
+"""So few calls make a version bad by one of them that got no answer, had an error or ended badly; of
+more it takes two. One slow turn of one call says nothing of its agent.
 """
 SURE_MS: Final = 2_000
 """A caller waits for his agent if an event of any call came so long after his wait began. Until
@@ -319,7 +319,8 @@ class _Kept:
         bad, calls = of.in_trouble + of.ended_lately, of.running + of.ended_lately
         if not self.is_bad:
             bad -= of.unsure
-        is_bad = bad > 0 and bad >= BAD_SHARE * calls and (bad > 1 or calls <= FEW_CALLS)
+        is_enough = bad > 1 or (calls <= FEW_CALLS and (self.is_bad or of.grave > 0))
+        is_bad = bad > 0 and bad >= BAD_SHARE * calls and is_enough
         if of.running:
             self.seen_ms = now_ms
         self.since_ms = {
@@ -399,6 +400,8 @@ class _Sums:
 
     def __init__(self) -> None:
         self.running = self.in_trouble = self.ended_lately = self.last_end_ms = 0
+        self.grave = 0
+        """Calls of which one says enough where there is no other."""
         self.unsure = 0
         """Calls in trouble of which only the events may be missing."""
         self.affected_began_ms = 2**62
@@ -413,6 +416,7 @@ class _Sums:
         self.running += other.running
         self.in_trouble += other.in_trouble
         self.unsure += other.unsure
+        self.grave += other.grave
         self.ended_lately += other.ended_lately
         self.last_end_ms = max(self.last_end_ms, other.last_end_ms)
         self.answered += other.answered
@@ -612,6 +616,7 @@ def _add(sums: _Sums, shown: ShownCall, now_ms: int, event_ms: int | None) -> No
     )
     sums.in_trouble += shown.is_bad
     sums.unsure += shown.is_bad and not is_sure
+    sums.grave += is_bad_end or any(each.kind in _GRAVE for each in shown.troubles)
     if is_bad_end:
         sums.ended_lately += 1
         sums.last_end_ms = max(sums.last_end_ms, end_ms)
@@ -657,6 +662,7 @@ def _wrong(shown: ShownCall) -> _Wrong:
 
 
 _SLOW: Final = frozenset({TroubleKind.SLOW, TroubleKind.VERY_SLOW})
+_GRAVE: Final = frozenset({TroubleKind.MUTE, TroubleKind.AGENT_ERROR})
 _WAITS: Final = frozenset({TroubleKind.MUTE, TroubleKind.SILENT, TroubleKind.DEAD_AIR})
 
 

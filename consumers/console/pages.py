@@ -42,7 +42,7 @@ from schemas.annotations import LABEL_PATTERN, MAX_LABEL_CHARS, MAX_NOTE_CHARS
 from schemas.closed_sets import SortKey
 from schemas.scores.latency_stages import Stage
 from schemas.scores.running import RunningCalls, ShownCall, ShownCalls, WantedCalls
-from schemas.scores.trouble import SLOW_MS, STAGE_WORDS, TroubleKind
+from schemas.scores.trouble import SLOW_MS, STAGE_WORDS, TroubleKind, worst_wait_ms
 from schemas.units import MINUTE_MS, to_seconds
 from schemas.wire import MAX_NAME_CHARS
 
@@ -64,6 +64,8 @@ MOST_HEALTHY: Final = 5
 """Healthy calls of a version that have a row each; more are one row, which leads to them."""
 MOST_NAMED: Final = 3
 """Versions of agents that the headline names, and tenants of each."""
+TO_CALL_BACK: Final = "never_answered,hung_up,failed"
+"""The outcomes of calls whose callers did not get what they called for."""
 QUIET_MS: Final = 20_000
 """A version that gets no call for so long, while another one of its agent does, is being replaced;
 for less, calls of both come by turns.
@@ -368,6 +370,8 @@ def _head(site: Site, fleet: Fleet, shown: ShownCalls, wanted: WantedCalls) -> s
         left_out=", ".join(f"{counted(*of)} {how}" for how, of in left_out.items() if of[0]),
         running=sum(each.calls_running for each in fleet.agents.now),
         silent_since_ms=fleet.known.event_ms,
+        stopped=sum(each.has_stopped for each in shown.calls),
+        stopped_ms=fleet.known.stopped_ms,
         now_ms=fleet.agents.at_ms,
         wanted=wanted,
         past=""
@@ -385,10 +389,15 @@ def _worst_of(site: Site, bad: Sequence[AgentNow], shown: ShownCalls) -> str:
     badly. Without a bad version that of all calls; empty without any.
     """
     version = (bad[0].agent, bad[0].version) if bad else None
+    ended = []
     for each in shown.calls if not shown.silent_ms else ():
-        if version in {None, version_of(each.call.labels)} and (each.is_bad or each.ending):
-            return site.call_href(each.call.conversation_id)
-    return ""
+        if version in {None, version_of(each.call.labels)}:
+            if each.is_bad:  # the worst of them is the first
+                return site.call_href(each.call.conversation_id)
+            if each.ending:
+                ended.append(each.call)
+    worst = max(ended, key=lambda call: worst_wait_ms(call) or 0, default=None)
+    return "" if worst is None else site.call_href(worst.conversation_id)
 
 
 _WRONG: Final[Mapping[TroubleKind | None, tuple[str, str]]] = {
@@ -414,8 +423,6 @@ def wrong_in_words(of: BadTime) -> str:
     said = []
     for trouble, stage in ((of.trouble, of.stage), *of.before):
         wrong, _ = _WRONG.get(trouble, ("", ""))
-        if trouble in {TroubleKind.MUTE, TroubleKind.SILENT}:
-            wrong += " (no stage is known)"
         if wrong:
             said.append(f"{wrong} ({_stage_in_words(stage)})" if stage else wrong)
     earlier = f"; earlier: {', then '.join(said[1:])}" if len(said) > 1 else ""
@@ -500,6 +507,8 @@ def _bad(now: AgentNow, bad: BadTime, fleet: Fleet) -> dict[str, Any]:
     part, href = _place_of(now.agent, now.version)
     whose = {"agent": now.agent} | ({"version": now.version} if now.version else {})
     since_ms = bad.affected_began_ms or bad.since_ms
+    from_then = whose | {"since": day_and_time(since_ms)[:16]}
+    to_call_back = {"outcome": TO_CALL_BACK, "said": "last"}
     lots = {"a_agent": now.agent, "a_version": before.version} if before else {}
     lots |= {"b_agent": now.agent, "b_version": now.version}
     return {
@@ -514,7 +523,8 @@ def _bad(now: AgentNow, bad: BadTime, fleet: Fleet) -> dict[str, Any]:
         "steps": steps,
         "before": before,
         "compare": f"./versions?{urlencode(lots)}#compared",
-        "past": f"./past?{urlencode(whose | {'since': day_and_time(since_ms)[:16]})}",
+        "past": f"./past?{urlencode(from_then)}",
+        "to_call_back": f"./past?{urlencode(from_then | to_call_back)}",
         "is_replaced": is_replaced,
         "others_now": others_now,
         "has_ended": bad.calls_meanwhile > now.calls_running,
@@ -620,7 +630,7 @@ def _lines(
     # of one turn alone the share says nothing
     is_bad = unanswered > 1 and unanswered >= BAD_SHARE * turns
     none = "none lately" if whole.turns else "no turn yet"
-    left_out = f", without {counted(unanswered, 'turn')} that got no answer" if is_bad else ""
+    left_out = f"without {counted(unanswered, 'turn')} that got no answer; " if is_bad else ""
     begins = next((begin_ms for begin_ms, each in minutes if each.calls_running or each.turns), 0)
     # what ran in the first minute with figures may have run for long
     marks = {begin_ms: text for begin_ms, text in marks.items() if begin_ms > begins}
@@ -685,7 +695,7 @@ def _lines(
             "line-wait",
             "Wait, p95",
             none if newest is None else seconds(newest),
-            f"newest minute{left_out}; {window} {seconds_if_known(p95)}; objective "
+            f"{left_out}newest minute; {window} {seconds_if_known(p95)}; objective "
             f"{seconds(SLOW_MS)}",
             wait_level(newest) or "bad" * is_bad,
             lambda each: each.wait_p95_ms,

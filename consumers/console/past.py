@@ -15,10 +15,11 @@ from consumers.console.bad_times import MAX_BAD_TIMES
 from consumers.console.page.drawing import Scale
 from consumers.console.page.rendering import render
 from consumers.console.page.sections import LETTERS, timeline, words_by_turn
-from consumers.console.pages import Site, page, place_of, wrong_in_words
+from consumers.console.pages import TO_CALL_BACK, Site, page, place_of, wrong_in_words
 from consumers.store.changes import (
     CALL_MEASURES,
     COST,
+    LEAST_CALLS,
     LISTED,
     LONGEST_WAIT,
     MEASURES,
@@ -44,7 +45,7 @@ from consumers.view.calls import ReportedCall
 from consumers.view.contents import facts_of, subgoals_of, verdict
 from consumers.view.running import short_id
 from consumers.view.words import clock, counted, day_and_time, in_words, percent, seconds
-from schemas.scores.trouble import VERY_SLOW_MS
+from schemas.scores.trouble import VERY_SLOW_MS, worst_wait_ms
 from schemas.units import DAY_MS, MINUTE_MS
 
 MAX_FIELD_CHARS: Final = 500
@@ -55,8 +56,6 @@ MOST_PAGES: Final = 200
 """Pages that can be turned to: what is behind 10,000 calls is found by asking for less."""
 MOST_VALUES: Final = 40
 """Values of one facet, those with most calls."""
-TO_CALL_BACK: Final = "never_answered,hung_up,failed"
-"""The outcomes of calls whose callers did not get what they called for."""
 FALSE_ALARM: Final = "false-alarm"
 """The label of a call that is shown as bad, and that a person found to be well."""
 UNKNOWN: Final = "\u2013"
@@ -144,7 +143,7 @@ one agent has nothing to do with 2 of another. So it does between a goal set and
 BELONGS_TO: Final = {"version": "agent", "subgoal": "goal_set"}
 """The facets whose values belong to one of another facet, and that one."""
 _OUTCOMES: Final = {
-    "hung_up": "hung up in silence",
+    "hung_up": "hung up in silence, after answers",
     "failed": "failed: agent error",
     "events_stopped": "events stopped: how it ended is not known",
     "running": "not closed yet, not counted here",
@@ -205,7 +204,7 @@ PAST_COLUMNS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
     "rank": ("Why", str),
     "p50_ms": ("Median wait", seconds),
     "p95_ms": ("Slow wait, p95", seconds),
-    "longest_wait_ms": ("Longest wait", seconds),
+    LONGEST_WAIT.name: (LONGEST_WAIT.title, seconds),
     "unanswered": ("Unanswered", str),
     "dead_airs": ("Dead air", str),
     "failed_tool_calls": ("Failed tools", str),
@@ -237,6 +236,7 @@ ASKED_COLUMNS: Final = (
     *(
         "began_ms",
         "ended_ms",
+        "longest_wait_ms",
         "in_vain_ms",
         "waiting.turn",
         "errors.number",
@@ -518,7 +518,11 @@ def measured(call: ReportedCall) -> dict[str, float]:
         for each in CALL_MEASURES
         if each.name in MEASURES
     }
-    known |= {"length_ms": call.length_ms, "dead_airs": call.dead_airs}
+    known |= {
+        "length_ms": call.length_ms,
+        "dead_airs": call.dead_airs,
+        LONGEST_WAIT.name: worst_wait_ms(call.row),
+    }
     return {name: value for name, value in known.items() if isinstance(value, int | float)}
 
 
@@ -574,6 +578,7 @@ def comparison_page(
             for name, call in zip(letters, calls, strict=True)
         ],
         usual=usual,
+        least_usual=LEAST_CALLS,
         swapped=f"compare?{urlencode([('id', each) for each in reversed(ids)])}",
         remark=remark or _of_others(calls),
         found=beside(calls[0] if usual is None else usual, calls[-1]),

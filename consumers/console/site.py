@@ -894,7 +894,7 @@ class ConsoleSite:
         """Returns the list of the page of versions as CSV."""
         past, asked = self._require_past(), _query(request, LotsQuery)
         table = self._made_of_history(("lots", asked), lambda: past.lots_table(asked))
-        return _csv(await table, asked.by or "versions", asked.agent)
+        return _csv(await table, asked.by or "versions", asked.agent, asked.since, asked.until)
 
     async def _versions(self, request: Request) -> Response:
         """Two versions of an agent compared, or any two lots of calls."""
@@ -1000,6 +1000,7 @@ class ConsoleSite:
             name=name,
             team=runbook.team,
             sections=pages.runbook_sections(runbook.text),
+            others=self._fleet.runbooks,
         )
         return _html(pages.page(self._site("../"), name, content))
 

@@ -92,6 +92,12 @@ names are those of `TroubleKind` where it has them.
 _NOT_JUDGED: Final = (
     '"goals.goal_set" IS NOT NULL AND coalesce("goals.success_final_turn", -1) NOT IN (0, 1)'
 )
+_IN_VAIN_MS: Final = (
+    f"CASE WHEN \"state\" = 'closed' AND {_WAITED} AND NOT ({_EVENTS_STOPPED}) THEN "
+    'coalesce(nullif("last_known_ms", 0), "known_ms") - "waiting.since_ms" END'
+)
+_MOST_RANKED_MS: Final = 99_000
+"""A wait in vain that is longer ranks as this one: below the next way to end."""
 DERIVED: Final[Mapping[str, Derived]] = {
     "outcome": Derived(
         "text",
@@ -117,21 +123,24 @@ DERIVED: Final[Mapping[str, Derived]] = {
             + f"WHEN {_NOT_JUDGED} THEN 'not_judged' ELSE 'none' END",
         ),
     ),
-    "in_vain_ms": Derived(
-        "integer",
-        f"CASE WHEN \"state\" = 'closed' AND {_WAITED} AND NOT ({_EVENTS_STOPPED}) THEN "
-        'coalesce(nullif("last_known_ms", 0), "known_ms") - '
-        '"waiting.since_ms" END',
+    "in_vain_ms": Derived("integer", _IN_VAIN_MS),
+    "worst_wait_ms": Derived(
+        "real",
+        f'CASE WHEN coalesce({_IN_VAIN_MS}, -1) > coalesce("longest_wait_ms", -1) '
+        f'THEN {_IN_VAIN_MS} ELSE "longest_wait_ms" END',
     ),
     "tools_failed": Derived("text", "', ' || coalesce(\"failed_tools\", '') || ', '"),
     "subgoal_results": Derived("text", '"goals.digest" || \' \' || "goals.subgoals.result"'),
     "rank": Derived(
         "real",
         f"CASE {_by_ending((rank for _, _, rank, _ in _ENDINGS), '0')} + "
+        f"CASE WHEN {_IN_VAIN_MS} > {_MOST_RANKED_MS} THEN {_MOST_RANKED_MS / 1_000} "
+        f"WHEN {_IN_VAIN_MS} > 0 THEN {_IN_VAIN_MS} / 1000.0 ELSE "
         + " + ".join(
             f"CASE WHEN {sql} THEN {len(TROUBLES) - place} ELSE 0 END"
             for place, sql in enumerate(TROUBLES.values())
         )
+        + " END"
         + ' + coalesce("longest_wait_ms", 0) / 10000000.0',
     ),
     "ended_badly": Derived(
@@ -172,9 +181,11 @@ DERIVED: Final[Mapping[str, Derived]] = {
 - `main_trouble`: how it ended if not well, otherwise its first trouble of `TROUBLES`;
   `not_judged` if there is none and its goals are not known, or `none`
 - `in_vain_ms`: how long the caller had waited when the call ended, of one who got no answer
+- `worst_wait_ms`: the longest wait, also one in vain
 - `tools_failed`: `failed_tools`, a comma and a blank before and behind each
 - `subgoal_results`: `goals.digest` and `goals.subgoals.result`, with a blank between
-- `rank`: the higher, the worse: how it ended, then its troubles, then its longest wait
+- `rank`: the higher, the worse: how it ended, then how long the caller waited in vain or, where he
+  did not, its troubles, then its longest wait
 - `all_goals`: `reached`, `missed` or `not judged`; none of a call without goals
 - `ended_badly`: 1 or 0, unknown where events stopped; `success`: as a trial has it; `unanswered_share`: of the turns of the
   caller; `length_ms`; `day_ms`: when its day began, in UTC; `week_ms`: when its week did, on Monday

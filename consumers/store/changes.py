@@ -306,10 +306,12 @@ COMPARED: Final = (
     COST,
 )
 """The measures of a page and of a table of two versions, in their order."""
-LONGEST_WAIT: Final = ComparedMeasure("longest_wait_ms", "Longest wait", "ms", -1, 200)
+LONGEST_WAIT: Final = ComparedMeasure("worst_wait_ms", "Longest wait", "ms", -1, 200)
 UNANSWERED: Final = ComparedMeasure("unanswered_share", "Unanswered turns", "share")
 LISTED: Final = (
-    *(WAIT, SLOW_WAIT, LONGEST_WAIT, UNANSWERED),
+    WAIT._replace(title="Median wait, mean of calls"),
+    SLOW_WAIT._replace(title="p95 wait, mean of calls"),
+    *(LONGEST_WAIT, UNANSWERED),
     *(BAD_ENDS, SUCCESS, PROGRESS, COST._replace(title="Cost per call")),
 )
 """The measures of a list of versions or of other lots of calls, in their order."""
@@ -500,9 +502,12 @@ def _in_short(judged: Collection[Judgement]) -> str:
         return ""
     if {"better", "worse"} <= {*judged}:
         return "So it is better in one and worse in another."
-    for word in ("better", "worse"):
-        if word in judged:
-            return f"So it is {word}, and there are enough calls to say so."
+    if "worse" in judged:
+        return "So it is worse, and there are enough calls to say so."
+    if "better" in judged and {"unclear", "unknown"} & {*judged}:
+        return "So it is better in that; of the rest there are too few calls to say."
+    if "better" in judged:
+        return "So it is better, and there are enough calls to say so."
     if {*judged} <= {"no worse", "no different"}:
         return "So it is no worse."
     return "So there are too few calls to say whether it is better."
@@ -708,7 +713,7 @@ class Beside(NamedTuple):
 
 _CLAUSES: Final = {
     "p50_ms": ("answers {} sooner", "answers {} later"),
-    "longest_wait_ms": ("longest wait {} shorter", "longest wait {} longer"),
+    LONGEST_WAIT.name: ("longest wait {} shorter", "longest wait {} longer"),
     "speech.first_word_ms": ("first word {} sooner", "first word {} later"),
     "unanswered": ("unanswered turns: {} fewer", "unanswered turns: {} more"),
     "dead_airs": ("dead airs: {} fewer", "dead airs: {} more"),
@@ -731,7 +736,7 @@ def calls_beside(
 ) -> Beside:
     """Compares two calls by their known measures, and by subgoals that are compared already."""
     said: dict[str, list[str]] = {
-        judged: [f"{verb} {len(names)} goal{'s' * (len(names) > 1)} more ({names[0]})"]
+        judged: [f"{verb} {len(names)} subgoal{'s' * (len(names) > 1)} more ({_some_of(names)})"]
         if (names := [name for name, each in goals.items() if each.judged == judged])
         else []
         for judged, verb in (("better", "reaches"), ("worse", "misses"))
@@ -752,6 +757,15 @@ def calls_beside(
                 said[each.judged].append(words[each.judged == "worse"].format(size))
     parts = (f"{name.title()} in B: {', '.join(of)}." for name, of in said.items() if of)
     return Beside(" ".join(parts) or "B is neither better nor worse.", measures, goals)
+
+
+MOST_NAMED: Final = 3
+"""Subgoals that a sentence names."""
+
+
+def _some_of(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + f" and {more} more" * (more > 0)
 
 
 def alone(measure: ComparedMeasure, before: float | None, after: float | None) -> Change:

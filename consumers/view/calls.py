@@ -27,9 +27,12 @@ from schemas.rows import (
     WordsRow,
     number,
 )
+from schemas.scores.running import heard_ms
 
 _LEAST_OVERLAP_MS: Final = 1.0
 """As in EVA: less is a matter of clocks."""
+QUIET_MS: Final = 45_000
+"""Time without an event of a call that goes on, from which it may be over."""
 _OUTLIER_MS: Final = 600_000
 """A clock that is further than this from every sound says nothing of when the call was."""
 
@@ -177,6 +180,14 @@ class ReportedCall:
         return self.row.state in {"over", "closed"}
 
     @property
+    def quiet_ms(self) -> int:
+        """How long no event of a call that goes on has come, as far as its row says; 0 for less
+        than `QUIET_MS`, which an agent can speak for.
+        """
+        quiet_ms = self.row.known_ms - heard_ms(self.row)
+        return 0 if self.is_over or quiet_ms < QUIET_MS else quiet_ms
+
+    @property
     def length_ms(self) -> float:
         """From its first event to its last."""
         return self.end_ms - self.start_ms
@@ -269,7 +280,7 @@ class ReportedCall:
             if sound.end_ms is not None:
                 end_ms = max(sound.start_ms, sound.end_ms)
             elif not self.is_over and place == newest[speaker]:
-                end_ms = max(sound.start_ms, self.end_ms)
+                end_ms = max(sound.start_ms, self.end_ms - self.quiet_ms)
             yield SpeechStretch(speaker, turn, sound.start_ms, end_ms)
 
     def _drawn(self, turn: int, silence: Silence) -> Interval:

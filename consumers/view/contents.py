@@ -65,7 +65,9 @@ from schemas.scores.trouble import (
     Trouble,
     TroubleKind,
     bad_end,
+    in_vain_ms,
     troubles_of,
+    worst_wait_ms,
 )
 from schemas.units import MINUTE_MS
 
@@ -213,7 +215,7 @@ def standouts(call: ReportedCall) -> tuple[Standout, ...]:
     silences = [each for each in call.silences if waits_ms.get(each.turn, 0) <= SLOW_MS]
     other = "Other dead air" if len(silences) < len(call.silences) else "Dead air"
     waits_in = None if call.is_over or call.row.waiting is None else call.row.waiting.turn
-    ending = bad_end(call.row)
+    ending = _bad_end(call.row)
     last = call.row.turn if call.row.waiting is None else call.row.waiting.turn
     waited = None if ending is None or call.row.waiting is None else last
     kinds: dict[str, tuple[Iterable[Moment], str]] = {
@@ -299,6 +301,15 @@ def standouts(call: ReportedCall) -> tuple[Standout, ...]:
     return tuple(found)
 
 
+def _bad_end(row: rows.CallRow) -> str | None:
+    """How a call ended badly, with how long its caller waited in vain."""
+    ending, waited_ms = bad_end(row), in_vain_ms(row)
+    if ending is None or not waited_ms or ending.startswith("failed"):
+        return ending
+    how, comma, turn = ending.partition(", ")
+    return f"{how} after {seconds(waited_ms)}{comma}{turn}"
+
+
 def _wait_with_tool(call: ReportedCall, turn: int, wait_ms: float) -> str:
     """A wait, and the tool that took most of it."""
     row = call.row_of(turn)
@@ -319,7 +330,8 @@ def verdict(call: ReportedCall) -> str:
     faults = [each for each in standouts(call) if each.is_fault]
     if not faults:
         said = nothing_stands_out(call)
-        return said if call.is_over else f"So far {said[:1].lower()}{said[1:]}"
+        said = said if call.is_over else f"So far {said[:1].lower()}{said[1:]}"
+        return f"{said} {_quiet(call)}".strip()
     said = "; ".join(each.said for each in faults[:MOST_SAID])
     left_out = f"; and {len(faults) - MOST_SAID} more" if len(faults) > MOST_SAID else ""
     return f"{said[:1].upper()}{said[1:]}{left_out}. {_going_on(call, faults)}".strip()
@@ -369,6 +381,9 @@ def no_answer(call: ReportedCall, row: TurnRow) -> NoAnswer | None:
         return NoAnswer(f"No answer: {_ENDINGS[row.outcome]}")
     later = (each.start_ms for each in call.stretches if each.turn > row.turn)
     until_ms = next(later, call.end_ms)
+    in_vain = in_vain_ms(call.row)
+    if in_vain is not None and call.row.waiting is not None and call.row.waiting.turn == row.turn:
+        until_ms = since_ms + in_vain  # as lists of calls have it
     # who asks again does not wait meanwhile
     asks_ms = sum(
         max(0, each.end_ms - max(since_ms, each.start_ms))
@@ -390,8 +405,16 @@ def waits_now(call: ReportedCall) -> NoAnswer | None:
     return None if row is None else no_answer(call, row)
 
 
+def _quiet(call: ReportedCall) -> str:
+    """Says that no events of a call that goes on come any more; empty otherwise."""
+    quiet_ms = call.quiet_ms
+    return f"No event of it has come for {duration(quiet_ms)}: it may be over." * bool(quiet_ms)
+
+
 def _going_on(call: ReportedCall, faults: Iterable[Standout]) -> str:
     """Whether the faults go on, or how far they went; empty where nobody can say."""
+    if said := _quiet(call):
+        return said
     if not call.is_over:
         troubles = troubles_of(call.row, call.row.known_ms)
         return (
@@ -601,7 +624,15 @@ def tiles(call: ReportedCall) -> Iterator[Tile]:
         ),
     )
     longest = next((wait for wait in call.waits if wait.turn == call.slowest_turn), None)
-    if longest is None:
+    in_vain = in_vain_ms(row)
+    if in_vain is not None and row.waiting is not None and in_vain == worst_wait_ms(row):
+        yield Tile(
+            "Longest wait",
+            seconds(in_vain),
+            f"turn {row.waiting.turn}, without an answer",
+            _OF_A_WAIT[wait_level(in_vain)],
+        )
+    elif longest is None:
         yield Tile("Longest wait", seconds_if_known(row.longest_wait_ms))
     else:
         longest_ms = waits_ms[longest.turn]

@@ -5,11 +5,11 @@ call in, plain data out.
 from typing import Final, Literal, NamedTuple
 
 from consumers.view.calls import span_of
-from consumers.view.words import in_words, seconds
+from consumers.view.words import day_and_time, in_words, seconds
 from schemas.closed_sets import CloseReason
 from schemas.rows import CallRow
 from schemas.scores.running import ShownCall, heard_ms
-from schemas.scores.trouble import SLOW_MS, VERY_SLOW_MS
+from schemas.scores.trouble import SLOW_MS, VERY_SLOW_MS, in_vain_ms
 
 ID_CHARS: Final = 6
 """Characters of the end of a conversation id: its beginning is often the same for all calls."""
@@ -40,7 +40,8 @@ class RunningLine(NamedTuple):
         chips: What is wrong, the worst first, each with how bad it is.
         state: Whether it runs, and how it ended.
         turn: The newest turn; empty before the first.
-        latency: The newest answer's; empty before the first.
+        latency: The newest answer's, or how long the caller waited in vain until the end; empty
+            before the first.
         latency_level: How bad it is.
         goals: How many are reached; a question mark where verdicts are missing.
         first_ms: Broker time of its first event, in epoch ms.
@@ -78,8 +79,12 @@ def running_line(shown: ShownCall) -> RunningLine:
     ending, (begin_ms, end_ms) = end_in_words(call), span_of(call)
     wait_ms = None if call.answer is None else call.answer.wait_ms
     has_ended = call.state != "running"
+    if (waited_ms := in_vain_ms(call)) is not None:
+        wait_ms = waited_ms
     found = None if call.goals is None else call.goals.progress
     state = ending if has_ended else "running"
+    if shown.has_stopped and not has_ended:
+        state = f"no event since {day_and_time(heard_ms(call))[11:19]} UTC"
     if call.state == "closed":
         state = f"over: {ending}"
     latency = ""

@@ -163,10 +163,18 @@ def whole(steps: Generator[None, None, Result]) -> Result:
 
 
 class ShownCall(NamedTuple):
-    """A call and what is wrong with it, the worst first."""
+    """A call and what is wrong with it, the worst first.
+
+    Attributes:
+        call: Its newest row.
+        troubles: What is wrong.
+        has_stopped: Whether its events stopped with those of all calls, and none has come since:
+            it may be over.
+    """
 
     call: CallRow
     troubles: tuple[Trouble, ...]
+    has_stopped: bool = False
 
     @property
     def is_bad(self) -> bool:
@@ -225,10 +233,12 @@ class KnownTime:
 
     Attributes:
         newest_ms: The newest `known_ms` of a row of a turn or of a call; None before the first.
+        stopped_ms: When the events of all calls stopped last; 0 if they never did.
     """
 
     def __init__(self) -> None:
         self.newest_ms: int | None = None
+        self.stopped_ms = 0
         self._is_silent = False
         self._partitions: dict[int, int] = {}
         self._events: dict[int, int] = {}
@@ -257,6 +267,8 @@ class KnownTime:
         is_long = self.event_ms > 0 and silent_ms >= SILENT_MS
         # calls without events close, and that is no news of their agents
         self._is_silent = is_long and (self._is_silent or calls_running >= SILENT_CALLS)
+        if self._is_silent:
+            self.stopped_ms = self.event_ms
         return silent_ms if self._is_silent else 0
 
     @property
@@ -457,8 +469,8 @@ def looking(table: CallTable, known: KnownTime, now_ms: int) -> Generator[None, 
     elif silent_ms:
         until_ms = known.event_ms
     calls = yield from table.showing(now_ms, until_ms)
-    if silent_ms:
-        calls = [_as_of(each, until_ms) for each in calls]
+    if stopped_ms := known.stopped_ms:
+        calls = [_as_of(each, stopped_ms, goes_on=bool(silent_ms)) for each in calls]
     return RunningCalls(calls, age, is_stale, silent_ms)
 
 
@@ -467,14 +479,18 @@ _DECIDED_BY_TIME: Final = frozenset(
 )
 
 
-def _as_of(shown: ShownCall, event_ms: int) -> ShownCall:
-    """A call without what time alone has decided since the newest event of any call: nobody knows
-    what has happened since.
+def _as_of(shown: ShownCall, stopped_ms: int, *, goes_on: bool) -> ShownCall:
+    """A call without what time alone has decided since the events of all calls stopped: nobody knows
+    what has happened since. If the events of others came back and its own did not, it is most likely
+    over, and time says nothing of it any more.
     """
-    if shown.call.known_ms <= event_ms + MS_PER_SECOND:
+    call, until_ms = shown.call, stopped_ms + MS_PER_SECOND
+    if heard_ms(call) > until_ms or call.state == "closed":
         return shown
+    if goes_on and call.known_ms <= until_ms:
+        return shown._replace(has_stopped=True)
     troubles = tuple(each for each in shown.troubles if each.kind not in _DECIDED_BY_TIME)
-    return shown._replace(troubles=troubles)
+    return shown._replace(troubles=troubles, has_stopped=True)
 
 
 # The running calls for programs: what `top --json` and the API of the console give.

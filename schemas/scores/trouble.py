@@ -127,6 +127,21 @@ def events_stopped(call: CallRow) -> bool:
     return waiting is not None and waiting.silences == 1 and call.close_reason is CloseReason.IDLE
 
 
+def in_vain_ms(call: CallRow) -> int | None:
+    """Returns how long the caller had waited when the call ended, of one who got no answer any
+    more; None of others, and where nobody knows how it ended.
+    """
+    if call.state == "running" or call.waiting is None or events_stopped(call):
+        return None
+    return (call.last_known_ms or call.known_ms) - call.waiting.since_ms
+
+
+def worst_wait_ms(call: CallRow) -> float | None:
+    """Returns the longest wait of the call, also one in vain; None without a known one."""
+    waits_ms = (call.longest_wait_ms, in_vain_ms(call))
+    return max((each for each in waits_ms if each is not None), default=None)
+
+
 def bad_end(call: CallRow) -> str | None:
     """Returns how a call that is over ended badly, in words; None for a call that runs, or ended
     well enough.

@@ -278,7 +278,7 @@ def state_findings(
             )
         if total := counts.total():
             most = ", ".join(
-                f"{labels.strip() or 'everybody'} {count}"
+                f"{labels.strip() or 'in all'} {count}"
                 for labels, count in counts.most_common(MAX_SHOWN)
             )
             yield Finding(

@@ -394,7 +394,7 @@ def _listed(lot: Lot, of: _Lot) -> LotCalls:
     means = of.means
     values = {each.name: means[each.name] for each in LISTED if each.name in means}
     in_vain_ms = of.values["in_vain_ms"]
-    if waits_ms := (*of.values[LONGEST_WAIT.name], *in_vain_ms):
+    if waits_ms := of.values[LONGEST_WAIT.name]:
         values[LONGEST_WAIT.name] = max(waits_ms)
     if turns:
         values[UNANSWERED.name] = sum(of.values["unanswered"]) / turns

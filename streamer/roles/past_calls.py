@@ -43,7 +43,14 @@ from consumers.history.search import (
 )
 from consumers.history.settings import HistorySettings
 from consumers.runtime.process import OperatorError, SetupError, wall_clock_ms
-from consumers.store.changes import CALL_MEASURES, LISTED, USUAL_SINCE, Lot, LotCalls
+from consumers.store.changes import (
+    CALL_MEASURES,
+    LISTED,
+    LONGEST_WAIT,
+    USUAL_SINCE,
+    Lot,
+    LotCalls,
+)
 from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
 from schemas.columns import Flat
@@ -110,7 +117,7 @@ _HEADS = {
     "conversation_id": "Call",
     "p50_ms": "Median wait (ms)",
     "p95_ms": "Slow wait, p95 (ms)",
-    "longest_wait_ms": "Longest wait (ms)",
+    LONGEST_WAIT.name: f"{LONGEST_WAIT.title} (ms)",
     "unanswered": "Turns unanswered",
     "dead_airs": "Dead air",
     "tool_calls": "Tools used",
@@ -185,7 +192,7 @@ PAST_CALL_COLUMNS: Sequence[Computed[_Line]] = (
 
 
 def _mean_of(name: str) -> Callable[[LotCalls], float | None]:
-    return lambda each: each.values.get(name)
+    return lambda each: None if name not in each.values else round(each.values[name], 4)
 
 
 _UNITS = {"ms": " (ms)", "share": " (share)", "dollars": " (dollars)", "": ""}
@@ -365,7 +372,11 @@ class StoredCalls:
                 newest_first = sorted(newest_pairs(versions), key=lambda each: -first_ms[each[1]])
                 pairs = newest_first[: MOST_PAIRS if asked.lots() is None else 1]
             elif asked.by in DAYS_OF and len(versions) > 1:
-                pairs = [(versions[1].lot, versions[0].lot)]
+                today = shown_moment(now_ms)[:10]
+                newest = [each.lot for each in versions]
+                ended = [each for each in newest if each.until <= today]
+                after, before = (ended if len(ended) > 1 else newest)[:2]
+                pairs = [(before, after)]
             pair = pairs[0] if pairs else None
             lots = asked.lots() or pair
             return Versions(
@@ -387,7 +398,13 @@ class StoredCalls:
         since_ms, until_ms = _period(asked, wall_clock_ms())
         with opened(self._settings, MAX_SECONDS) as store:
             listed = lots_in(store, since_ms, until_ms, asked.by or USUAL_BY, asked.agent)
-        in_order = (each for each, _ in worst_first([(each, None) for each in listed], asked.sort))
+        since, until = (shown_moment(ms).removesuffix(" 00:00:00") for ms in (since_ms, until_ms))
+        in_order = (
+            each._replace(
+                lot=each.lot._replace(since=each.lot.since or since, until=each.lot.until or until)
+            )
+            for each, _ in worst_first([(each, None) for each in listed], asked.sort)
+        )
         return csv_text(
             [
                 [column.name for column in LOT_COLUMNS],
@@ -400,7 +417,10 @@ class StoredCalls:
         until_ms, agent = call.known_ms + 1, call.labels.agent
         names = [each.name for each in CALL_MEASURES]
         with opened(self._settings, MAX_SECONDS) as store:
-            same = [Condition("labels.agent", "=", agent)]
+            same = [
+                Condition("labels.agent", "=", agent),
+                Condition("conversation_id", "!=", call.conversation_id),
+            ]
             rows = store.find(CallSearch(until_ms - DAY_MS, until_ms, same, most=MAX_ROWS), names)
         medians = {
             name: median(known)

@@ -326,9 +326,7 @@ def _score_cell(
     if part.name == "turn_taking":
         text, reason = (
             f"{text} of 1",
-            {"latency": "for its wait, longer ones are allowed with a tool"}.get(
-                str(reason), reason
-            ),
+            {"latency": "the wait is too long, even where a tool ran"}.get(str(reason), reason),
         )
     return "value", text, in_words(reason) if isinstance(reason, str) else None
 

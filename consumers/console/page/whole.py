@@ -14,6 +14,7 @@ from consumers.view.calls import ReportedCall
 from consumers.view.contents import progress_value
 from consumers.view.running import end_in_words
 from consumers.view.words import counted, duration, seconds_if_known
+from schemas.scores.trouble import worst_wait_ms
 
 
 def page_of(
@@ -69,7 +70,7 @@ def index(calls: Sequence[ReportedCall]) -> Markup:
                     ("Length", duration(call.length_ms)),
                     ("Turns", call.row.turns if call.is_closed else None),
                     ("Median wait", seconds_if_known(call.row.p50_ms)),
-                    ("Longest wait", seconds_if_known(call.row.longest_wait_ms)),
+                    ("Longest wait", seconds_if_known(worst_wait_ms(call.row))),
                     ("Dead air", "not known" if call.dead_airs is None else call.dead_airs),
                     ("Subgoals", progress_value(call)),
                     ("End", end_in_words(call.row)),

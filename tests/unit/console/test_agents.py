@@ -82,7 +82,12 @@ def test_while_no_event_of_any_call_comes_no_agent_becomes_bad_or_well() -> None
     assert (found.calls_in_trouble, found.bad) == (3, None), "nobody knows of them"
     fleet.known.take_partition(0, silent_ms, event_ms=silent_ms)
     (found,) = agents_at(fleet, silent_ms)
-    assert found.is_bad, "somebody sends, and these three wait"
+    assert not found.is_bad, "somebody sends, and of these three nothing came"
+    for number in range(3):
+        heard = {"revision": 2, "known_ms": silent_ms, "last_known_ms": silent_ms}
+        fleet.put_row(call_row(f"c{number}", labels=V2, waiting=Waiting(2, AT_MS, 1), **heard))
+    (found,) = agents_at(fleet, silent_ms)
+    assert found.is_bad, "they send, and wait"
     fleet.known.take_partition(0, silent_ms + SILENT_MS, event_ms=silent_ms)
     fleet.now(silent_ms + SILENT_MS)
     later_ms = silent_ms + 20 * MINUTE_MS
@@ -208,8 +213,9 @@ def test_waits_and_unanswered_turns_count_in_their_minute_and_for_a_quarter_of_a
 def test_the_time_of_trouble_ends_when_few_calls_have_any_and_is_told_for_a_while() -> None:
     fleet = Fleet()
     fleet.put_row(failing("a"))
-    assert bad_time(agents_at(fleet)[0]).since_ms == AT_MS
+    assert agents_at(fleet)[0].bad is None, "one of one says nothing"
     fleet.put_row(failing("b"))
+    assert bad_time(agents_at(fleet)[0]).since_ms == AT_MS
     (found,) = agents_at(fleet, AT_MS + 5_000)
     assert (bad_time(found).since_ms, bad_time(found).calls_affected, found.is_bad) == (
         AT_MS,
@@ -316,9 +322,11 @@ def test_a_caller_who_hung_up_earlier_ends_no_bad_time_that_others_recover_from(
 
 def test_a_bad_time_that_calls_recover_from_ends_when_few_are_left_in_trouble() -> None:
     fleet = Fleet()
-    fleet.put_row(failing("a"))
+    for name in "ab":
+        fleet.put_row(failing(name))
     agents_at(fleet)
-    fleet.put_row(call_row("a", labels=V2, revision=1))
+    for name in "ab":
+        fleet.put_row(call_row(name, labels=V2, revision=1))
     (found,) = agents_at(fleet, AT_MS + 5_000)
     assert (bad_time(found).until_ms, bad_time(found).ended_with_call) == (AT_MS + 5_000, False)
 
@@ -414,13 +422,14 @@ def test_a_version_without_calls_is_told_of_for_a_quarter_of_an_hour() -> None:
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_KEPT", 4)
-    monkeypatch.setattr(module, "MAX_AFFECTED", 1)
+    monkeypatch.setattr(module, "MAX_AFFECTED", 2)
     agents = Agents()
     for name in "abc":
         agents.take_turn(turn_row(labels=Labels(agent=name), wait_ms=1.0, news=("wait",)))
     assert list(agents._kept) == [("b", None), Labels(agent="b"), ("c", None), Labels(agent="c")]
     fleet = Fleet()
-    fleet.put_row(failing("a"))
+    for name in "ab":
+        fleet.put_row(failing(name))
     agents_at(fleet)
-    fleet.put_row(failing("b"))
-    assert bad_time(agents_at(fleet)[0]).calls_affected == 1
+    fleet.put_row(failing("c"))
+    assert bad_time(agents_at(fleet)[0]).calls_affected == 2

@@ -144,7 +144,7 @@ def test_what_most_suffered_before_is_told_too() -> None:
     (time,) = fleet.bad_times.newest_first
     assert (time.before, time.trouble) == (((TroubleKind.VERY_SLOW, None),), TroubleKind.MUTE)
     shown = bad_times_page(SITE, [time], AT_MS)
-    assert "callers get no answer (no stage is known); earlier: answers are slow" in shown
+    assert "callers get no answer; earlier: answers are slow" in shown
     again = BadTimes()
     again.read(fleet.bad_times.encode())
     assert again.newest_first[0].before == time.before

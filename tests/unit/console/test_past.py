@@ -115,6 +115,7 @@ def test_zero_is_zero_and_unknown_is_a_dash() -> None:
                 "troubles": " unanswered slow ",
                 "unanswered": 2,
                 "longest_wait_ms": 5_400,
+                "worst_wait_ms": 5_400,
             },
             ["hung up in silence, turn 4", "2 turns unanswered", "slow: 5.40 s"],
         ),
@@ -128,6 +129,7 @@ def test_zero_is_zero_and_unknown_is_a_dash() -> None:
                 "troubles": " slow tool_fails goals_missed interruptions ",
                 "p50_ms": 1_900.0,
                 "longest_wait_ms": 2_000.0,
+                "worst_wait_ms": 2_000.0,
                 "failed_tools": "pay",
                 "user_interruptions": 2,
                 "assistant_interruptions": 1,
@@ -167,7 +169,7 @@ def test_an_address_keeps_the_question_and_turns_the_order_around() -> None:
 def test_what_is_chosen_can_be_left_out_by_a_click() -> None:
     facets = {"outcome": [("ended", 4), ("hung_up", 2)], "version": [("", 6)]}
     page = Shape(shown(asked=PastQuery(outcome="hung_up"), facets=facets))
-    assert "hung up in silence" in page.text
+    assert "hung up in silence, after answers" in page.text
     assert "unknown" in page.text
     addresses = [
         dict(parse_qsl(link.partition("?")[2])).get("outcome")
@@ -429,7 +431,7 @@ def test_one_call_is_compared_with_the_median_of_its_agent() -> None:
     _, call = two_calls(p50_ms=900.0)
     page = comparison_page(SITE, [call], Usual("desk", 40, {"p50_ms": 500.0}))
     assert "A, the base: the median of desk" in page
-    assert "40 calls" in page
+    assert "40 other calls" in page
     assert measures(page)["Median wait"] == ["0.50 s", "0.90 s", "+0.40 s", "worse"]
     assert "Swap" not in page
 
@@ -455,11 +457,12 @@ def test_a_sentence_says_what_is_better_and_what_is_worse() -> None:
     page = comparison_page(SITE, (a, b))
     assert (
         '<p class="verdict">Better in B: answers 0.80 s sooner. '
-        f"Worse in B: misses 1 goal more ({second}).</p>"
+        f"Worse in B: misses 1 subgoal more ({second}).</p>"
     ) in page
     turned = comparison_page(SITE, (b, a))
     assert (
-        f"Better in B: reaches 1 goal more ({second}). Worse in B: answers 0.80 s later." in turned
+        f"Better in B: reaches 1 subgoal more ({second}). Worse in B: answers 0.80 s later."
+        in turned
     )
     found = measures(page)
     assert found[first] == ["Reached in turn 1", "Reached in turn 1", "no different"]
@@ -489,7 +492,7 @@ def test_a_goal_that_is_not_known_is_neither_reached_nor_missed() -> None:
 
 
 def test_each_version_is_a_row_that_chooses_what_is_compared() -> None:
-    means = {"p50_ms": 900.0, "longest_wait_ms": 6_200.0, "unanswered_share": 0.25, "success": 0.0}
+    means = {"p50_ms": 900.0, "worst_wait_ms": 6_200.0, "unanswered_share": 0.25, "success": 0.0}
     every = [
         LotCalls(Lot("desk", "3"), 7, AT_MS, AT_MS + 86_400_000, means, judged=5, unjudged=2),
         LotCalls(Lot("desk", "2"), 40, AT_MS, AT_MS, {"cost_dollars": 0.02}),

@@ -342,7 +342,7 @@ async def test_calls_that_are_marked_beyond_two_are_named() -> None:
             in (await made.get(f"/compare?id={CALL}&id=p&id=x")).text
         )
         one = await made.get("/compare?id=p")
-        assert "7 calls of the day before" in one.text
+        assert "7 other calls of the day before" in one.text
         unknown = await made.get("/compare?id=p&id=none")
         assert (unknown.status_code, "the id none" in unknown.text) == (404, True)
         assert (await made.get("/compare?id=")).status_code == 422
@@ -714,8 +714,10 @@ async def test_a_runbook_is_a_page_for_who_may_read() -> None:
             "Slow": Runbook(
                 "voice",
                 ["Look."],
-                "# Slow\n\nIt is\nslow.\n\n## What to do\n\n1. <Look> at\n   `it`.\n2. Wait.\n",
-            )
+                "# Slow\n\nIt is\nslow.\n\n## What to do\n\n1. <Look> at\n   `it`.\n2. Wait.\n"
+                "3. See `Other`.\n",
+            ),
+            "Other": Runbook("voice", [], "# Other\n"),
         }
         assert (await made.get("/runbooks/Slow")).status_code == 401
         page = (await made.get("/runbooks/Slow", headers={"authorization": f"Bearer {TOKEN}"})).text
@@ -725,6 +727,7 @@ async def test_a_runbook_is_a_page_for_who_may_read() -> None:
             '<p class="runbook">1. &lt;Look&gt; at <code>it</code>.</p><p class="runbook">2. Wait.'
         )
         assert steps in page
+        assert '3. See <a href="Other">Other</a>.' in page
         assert page.index("What to do") < page.index("It is slow."), "what to do is first"
         missing = await made.get("/runbooks/Fast", headers={"authorization": f"Bearer {TOKEN}"})
         assert missing.status_code == 404

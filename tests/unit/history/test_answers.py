@@ -42,7 +42,7 @@ from schemas.rows import (
     Unscored,
     Waiting,
 )
-from schemas.scores.trouble import bad_end
+from schemas.scores.trouble import bad_end, in_vain_ms, worst_wait_ms
 from streamer.history.comparison import ComparedPeriod, compared
 from streamer.offline.scoring import scored
 from streamer.recordings.reader import read_recordings
@@ -200,6 +200,8 @@ def test_how_calls_ended_and_what_was_wrong(keep: Keep) -> None:
         "all_goals",
         "main_trouble",
         "goals.subgoals.result",
+        "in_vain_ms",
+        "worst_wait_ms",
     )
     rows = {
         str(row["conversation_id"]): row for row in store.find(EVER, ("conversation_id", *columns))
@@ -210,6 +212,10 @@ def test_how_calls_ended_and_what_was_wrong(keep: Keep) -> None:
             outcome,
             troubles,
             is_bad,
+        )
+        assert (seen["in_vain_ms"], seen["worst_wait_ms"]) == (
+            in_vain_ms(row) if row.state == "closed" else None,
+            worst_wait_ms(row),
         )
         assert seen["day_ms"] == NOON_MS - DAY_MS // 2
     assert rows["missed"]["goals.subgoals.result"] == "1, 0, ?"
@@ -230,7 +236,7 @@ def test_how_calls_ended_and_what_was_wrong(keep: Keep) -> None:
     assert set(found(store, "outcome = hung_up")) == {"gave-up"}
     assert set(found(store, "troubles ~ slow")) == {"gave-up", "struggle"}
     ranked = found(store, "state = closed", order_by="rank", most=5)
-    assert ranked == ["mute", "silent", "gave-up", "broke", "struggle"]
+    assert ranked == ["silent", "mute", "gave-up", "broke", "struggle"], "who waited longest first"
     assert found(store, "state = closed", order_by="rank", most=3, skip=2) == [
         "gave-up",
         "broke",

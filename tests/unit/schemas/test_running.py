@@ -50,7 +50,12 @@ def test_while_no_event_comes_time_decides_nothing() -> None:
     table.put_row(begun("before", waiting=waiting(2, since_ms=NOW_MS - 9_000)))
     table.put_row(begun("well"))
     table.put_row(
-        begun("since", waiting=waiting(2, since_ms=NOW_MS - 1_000), known_ms=NOW_MS + 2_500)
+        begun(
+            "since",
+            waiting=waiting(2, since_ms=NOW_MS - 1_000),
+            known_ms=NOW_MS + 2_500,
+            last_known_ms=NOW_MS,
+        )
     )
     later_ms = NOW_MS + 60_000
     known.take_partition(0, later_ms, event_ms=NOW_MS)
@@ -62,7 +67,18 @@ def test_while_no_event_comes_time_decides_nothing() -> None:
     } == {"before": ["silent for 9 s"], "well": [], "since": []}
     known.take_partition(0, later_ms, event_ms=later_ms)
     shown = running_now(table, known, later_ms).calls
-    assert sum(each.is_bad for each in shown) == 2, "now they count again"
+    assert all(each.has_stopped and not each.is_bad for each in shown), "none has come of these"
+    table.put_row(
+        begun(
+            "before",
+            waiting=waiting(2, since_ms=NOW_MS - 9_000),
+            revision=2,
+            known_ms=later_ms,
+            last_known_ms=later_ms,
+        )
+    )
+    shown = running_now(table, known, later_ms).calls
+    assert [each.call.conversation_id for each in shown if each.is_bad] == ["before"]
 
 
 def test_a_call_counts_for_its_tenant_once_that_is_known() -> None:

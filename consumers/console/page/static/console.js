@@ -385,10 +385,11 @@
     },
     // What is wrong now, the address of its calls, that of all of them also later, and the worst.
     now: () => {
-      const head = document.getElementById("counts"), worst = head.querySelector("a.worst"), kept = head.querySelector("a.kept");
+      const head = document.getElementById("counts");
       const said = [...head.querySelectorAll(".verdict, .began, .do summary, .do .ask, :scope > p:has(> strong)")].map((each) => each.textContent.replace(/\s+/g, " ").trim());
-      const link = (head.querySelector(".verdict a") || location).href, later = head.querySelector(".verdict a.past");
-      return [...said, link, ...(later ? [`Also later: ${later.href}`] : []), ...(kept ? [`This time, kept: ${kept.href}`] : []), ...(worst ? [`Worst call: ${worst.href}`] : [])].join("\n");
+      const links = [["This time, kept", "a.kept"], ["Its calls", ".verdict a.past"], ["The versions compared", ".began a"], ["Callers to call back", "a.back"], ["Worst call", "a.worst"]];
+      const found = links.map(([name, at]) => [name, head.querySelector(at)]).filter(([, link]) => link);
+      return [...said, ...found.map(([name, link]) => `${name}: ${link.href}`), `Now: ${(head.querySelector(".verdict a") || location).href}`].join("\n");
     },
   };
   for (const button of document.querySelectorAll("button[data-copy]")) {

@@ -149,7 +149,7 @@ def test_what_a_process_says_of_itself_is_told_with_the_remedy() -> None:
         "8 records refused since it started 2 h ago: pipecat invalid_event 7, audit "
         "time_out_of_bounds 1"
     )
-    assert seen[4] == "2 posted events refused since it started 2 h ago: everybody 2"
+    assert seen[4] == "2 posted events refused since it started 2 h ago: in all 2"
     assert seen[5] == "7 requests refused since it started 2 h ago: too_large 4, acme limited 3"
     assert told[6][2:] == (
         "not understood since it started 2 h ago: pipecat: speech_event of kind 'bot_stopped'",

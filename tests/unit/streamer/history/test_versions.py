@@ -266,7 +266,7 @@ def test_the_list_of_versions_has_the_figures_of_the_comparison(
         assert seen.values["unanswered_share"] == pytest.approx(0.25 / 3), "of three turns each"
         left = [row for row in call_rows(calls) if row.waiting is not None]
         assert (seen.in_vain, seen.in_vain_ms) == (len(left), 60_000)
-        assert seen.values["longest_wait_ms"] == 60_000, "longer than any that was answered"
+        assert seen.values["worst_wait_ms"] == 60_000, "longer than any that was answered"
         assert "cost_dollars" not in seen.values
     assert [each.lot.version for each in past.versions(LotsQuery(since="4d")).all] == ["2"]
     assert past.versions(LotsQuery(until="10d")).all == []
@@ -300,6 +300,9 @@ def test_a_sentence_says_whether_the_new_version_is_better(found: Comparison) ->
         "Version 1 is faster by 0.41 s [0.36, 0.47]. So it is better, and there are enough calls to "
         "say so."
     )
+    unclear = change(found, "ended_badly")._replace(low=-0.2, high=0.2)
+    in_part = turned._replace(changes=[*turned.changes, unclear])
+    assert in_part.verdict().endswith("better in that; of the rest there are too few calls to say.")
     assert (
         found._replace(calls=(20, 0)).verdict()
         == "There is no call of version 2 that is over: nothing can be compared."
@@ -450,7 +453,7 @@ def test_calls_are_listed_by_agent_tenant_environment_and_day(folder: Path) -> N
     ):
         (listed,) = past.versions(LotsQuery(by=by)).all
         assert (listed.lot, listed.calls) == (lot, CALLS)
-        assert listed.values["longest_wait_ms"] == 60_000
+        assert listed.values["worst_wait_ms"] == 60_000
         assert past.versions(LotsQuery(by=by)).comparison is None, "there is no second one"
     found = past.versions(LotsQuery(by="day"))
     days = sorted({row.first_known_ms // DAY_MS for row in every}, reverse=True)
@@ -465,8 +468,10 @@ def test_calls_are_listed_by_agent_tenant_environment_and_day(folder: Path) -> N
             sum(row.unanswered for row in of_day) / turns
         )
     assert found.comparison is not None
-    assert found.comparison.lots == (found.all[1].lot, found.all[0].lot), "a day and the one before"
-    assert found.comparison.verdict().startswith(found.all[0].lot.days)
+    today = shown_moment(wall_clock_ms())[:10]
+    after, before = [each.lot for each in found.all if each.lot.until <= today][:2]
+    assert found.comparison.lots == (before, after), "a whole day and the one before"
+    assert found.comparison.verdict().startswith(after.days)
     with pytest.raises(SetupError, match="listed by version, agent"):
         past.versions(LotsQuery(by="weather"))
 
