@@ -284,7 +284,12 @@ def findings_in(path: Path) -> Findings:
 
 def _findings(places: Callable[[RecordedFiles], Iterator[Place]]) -> Findings:
     findings = Findings()
-    files = RecordedFiles(refuse=findings.refused.append)
+
+    def refuse(error: RecordingError) -> None:
+        error.consequence = "It is left out here; a command that plays the file stops at it."
+        findings.refused.append(error)
+
+    files = RecordedFiles(refuse=refuse)
     for place in chain(places(files), files.of_spans()):
         try:
             call = read_call(place)
@@ -292,7 +297,7 @@ def _findings(places: Callable[[RecordedFiles], Iterator[Place]]) -> Findings:
             say(str(error))
             findings.carried["a webhook that holds no call"] += 1
         except RecordingError as error:
-            findings.refused.append(error)
+            refuse(error)
         else:
             _note(call, findings)
     findings.without_conversation = files.unnamed

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from consumers.engine.limits import Price
 from schemas.units import HOUR_MS, MS_PER_SECOND
 from streamer.sources.replay import PlayedCall
-from streamer.sources.simulator.profile import HEALTHY, Incident, IncidentName, with_incidents
+from streamer.sources.simulator.profile import USUAL, Incident, IncidentName, with_incidents
 from streamer.sources.simulator.traffic import SimulatedCall, simulate_call, simulated_traffic
 
 IN_TROUBLE: Final = "internet-outage"
@@ -88,8 +88,6 @@ async def tell(
 
 # The calls of the story.
 
-USUAL: Final = replace(HEALTHY, fewest_exchanges=6, endings=(1, 0, 0, 0))
-"""Callers get all that they want and say goodbye: what is missing is the fault of a version."""
 STAGGER_MS: Final = 5_000
 """From the first call of a line to that of the next one."""
 

@@ -117,7 +117,11 @@ simulated caller notices its own silence after 0.6 s, and until then an answer l
 interruption.
 """
 
-PROFILES: Final[Mapping[ProfileName, Profile]] = {"healthy": HEALTHY, "awkward": AWKWARD}
+USUAL: Final = replace(HEALTHY, fewest_exchanges=6, endings=(1, 0, 0, 0))
+"""The same for callers who stay until they have all that they want, and say goodbye: a goal that is
+missed is the fault of a trouble.
+"""
+PROFILES: Final[Mapping[ProfileName, Profile]] = {"healthy": USUAL, "awkward": AWKWARD}
 
 ProfileOf = Callable[[str, int], Profile]
 """The profile of an agent at a time, by its name and epoch milliseconds."""
