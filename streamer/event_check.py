@@ -286,7 +286,7 @@ def _findings(places: Callable[[RecordedFiles], Iterator[Place]]) -> Findings:
     findings = Findings()
 
     def refuse(error: RecordingError) -> None:
-        error.consequence = "It is left out here; a command that plays the file stops at it."
+        error.consequence = "It is left out here; other commands read no call of this file."
         findings.refused.append(error)
 
     files = RecordedFiles(refuse=refuse)

@@ -38,13 +38,16 @@ BAD_SHARE: Final = 0.1
 trouble.
 """
 FEW_CALLS: Final = 1
-"""So few calls make a version bad by one of them that got no answer, had an error or ended badly; of
-more it takes two. One slow turn of one call says nothing of its agent.
+"""So few calls make a version bad by one of them whose caller asked again in vain or waits for long,
+whose tool failed again, that had an error or ended badly; of more it takes two. One slow turn of one
+call says nothing of its agent.
 """
 SURE_MS: Final = 2_000
 """A caller waits for his agent if an event of any call came so long after his wait began. Until
 then the events may only be missing, and of several calls that is what it mostly is.
 """
+GRAVE_MS: Final = 20_000
+"""A wait of one call that says enough of its agent."""
 ENDED_LATELY_MS: Final = MINUTE_MS
 """How long a call that ended badly counts beside those that run: it makes its version bad, and
 keeps none bad after its end.
@@ -616,7 +619,13 @@ def _add(sums: _Sums, shown: ShownCall, now_ms: int, event_ms: int | None) -> No
     )
     sums.in_trouble += shown.is_bad
     sums.unsure += shown.is_bad and not is_sure
-    sums.grave += is_bad_end or any(each.kind in _GRAVE for each in shown.troubles)
+    waits_ms = 0 if call.waiting is None else now_ms - call.waiting.since_ms
+    sums.grave += (
+        is_bad_end
+        or any(each.kind in _GRAVE for each in shown.troubles)
+        or (shown.is_bad and is_sure and waits_ms >= GRAVE_MS)
+        or max(call.failing_tools.values(), default=0) > 1
+    )
     if is_bad_end:
         sums.ended_lately += 1
         sums.last_end_ms = max(sums.last_end_ms, end_ms)

@@ -360,10 +360,15 @@ def _head(site: Site, fleet: Fleet, shown: ShownCalls, wanted: WantedCalls) -> s
     }
     chosen = [each for each in fleet.agents.now if not wanted.agents or _is_chosen(each, wanted)]
     bad = [each for each in chosen if each.bad is not None]
+    told = [_bad(each, each.bad, fleet) for each in bad[:MOST_NAMED] if each.bad is not None]
     return render(
         "now_head.html",
         shown=shown,
-        bad=[_bad(each, each.bad, fleet) for each in bad[:MOST_NAMED] if each.bad is not None],
+        bad=told,
+        are_well=bool(told)
+        and not shown.silent_ms
+        and all(each["is_well_again"] for each in told)
+        and len(told) == len(bad),
         doubts=[(each, doubt) for each in chosen if (doubt := _doubt(each))][:MOST_NAMED],
         has_past=site.has_past,
         others=len(bad) - MOST_NAMED,
@@ -527,6 +532,9 @@ def _bad(now: AgentNow, bad: BadTime, fleet: Fleet) -> dict[str, Any]:
         "to_call_back": f"./past?{urlencode(from_then | to_call_back)}",
         "is_replaced": is_replaced,
         "others_now": others_now,
+        # after the end of its last bad call nobody knows how the next one will be
+        "is_well_again": not bad.lasts
+        and bool(others_now or (now.calls_answered and not bad.ended_with_call)),
         "has_ended": bad.calls_meanwhile > now.calls_running,
     }
 

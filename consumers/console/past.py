@@ -264,7 +264,7 @@ def why(call: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """
     outcome, turn, ended = (call.get(name) for name in ("outcome", "waiting.turn", "ended_reason"))
     waited_ms = call.get("in_vain_ms")
-    in_vain = "" if waited_ms is None else f" after {seconds(waited_ms)}"
+    in_vain = f" after {seconds(waited_ms)}" if waited_ms else ""
     bad_ends = {
         "never_answered": "the agent never spoke" if turn == 0 else f"never answered{in_vain}",
         "hung_up": f"hung up in silence{in_vain}, turn {turn}",

@@ -127,7 +127,7 @@ DERIVED: Final[Mapping[str, Derived]] = {
     "worst_wait_ms": Derived(
         "real",
         f'CASE WHEN coalesce({_IN_VAIN_MS}, -1) > coalesce("longest_wait_ms", -1) '
-        f'THEN {_IN_VAIN_MS} ELSE "longest_wait_ms" END',
+        f'THEN {_IN_VAIN_MS} * 1.0 ELSE "longest_wait_ms" END',  # both of one type
     ),
     "tools_failed": Derived("text", "', ' || coalesce(\"failed_tools\", '') || ', '"),
     "subgoal_results": Derived("text", '"goals.digest" || \' \' || "goals.subgoals.result"'),
@@ -135,13 +135,13 @@ DERIVED: Final[Mapping[str, Derived]] = {
         "real",
         f"CASE {_by_ending((rank for _, _, rank, _ in _ENDINGS), '0')} + "
         f"CASE WHEN {_IN_VAIN_MS} > {_MOST_RANKED_MS} THEN {_MOST_RANKED_MS / 1_000} "
-        f"WHEN {_IN_VAIN_MS} > 0 THEN {_IN_VAIN_MS} / 1000.0 ELSE "
+        f"WHEN {_IN_VAIN_MS} > 0 THEN {_IN_VAIN_MS} / 1000.0 ELSE 0.0 END + ("
         + " + ".join(
             f"CASE WHEN {sql} THEN {len(TROUBLES) - place} ELSE 0 END"
             for place, sql in enumerate(TROUBLES.values())
         )
-        + " END"
-        + ' + coalesce("longest_wait_ms", 0) / 10000000.0',
+        + ") / 100.0"
+        + ' + coalesce("longest_wait_ms", 0) / 100000000.0',
     ),
     "ended_badly": Derived(
         "integer",
@@ -184,8 +184,8 @@ DERIVED: Final[Mapping[str, Derived]] = {
 - `worst_wait_ms`: the longest wait, also one in vain
 - `tools_failed`: `failed_tools`, a comma and a blank before and behind each
 - `subgoal_results`: `goals.digest` and `goals.subgoals.result`, with a blank between
-- `rank`: the higher, the worse: how it ended, then how long the caller waited in vain or, where he
-  did not, its troubles, then its longest wait
+- `rank`: the higher, the worse: how it ended, then how long the caller waited in vain, then its
+  troubles, then its longest wait
 - `all_goals`: `reached`, `missed` or `not judged`; none of a call without goals
 - `ended_badly`: 1 or 0, unknown where events stopped; `success`: as a trial has it; `unanswered_share`: of the turns of the
   caller; `length_ms`; `day_ms`: when its day began, in UTC; `week_ms`: when its week did, on Monday

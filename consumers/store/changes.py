@@ -505,7 +505,7 @@ def _in_short(judged: Collection[Judgement]) -> str:
     if "worse" in judged:
         return "So it is worse, and there are enough calls to say so."
     if "better" in judged and {"unclear", "unknown"} & {*judged}:
-        return "So it is better in that; of the rest there are too few calls to say."
+        return "So far it is better, but there are too few calls to say so of everything."
     if "better" in judged:
         return "So it is better, and there are enough calls to say so."
     if {*judged} <= {"no worse", "no different"}:
@@ -578,7 +578,7 @@ def _share_of(lot: LotCalls, measure: ComparedMeasure) -> tuple[int, int]:
 
 
 def more_calls_in_words(measure: ComparedMeasure, change: Change) -> str:
-    """How many more calls of each lot would tell, in words; empty if there are enough."""
+    """How many more calls of each lot are needed to tell, in words; empty if there are enough."""
     more = more_calls(measure, change)
     number = f"more than {MOST_MORE_CALLS:,}" if more > MOST_MORE_CALLS else f"{more:,}"
     return f"{number} more call{'s' * (more > 1)}" * bool(more)
@@ -636,7 +636,7 @@ class Told(NamedTuple):
         apart: How much more it is in the second, with its unit.
         ends: The interval of that.
         judged: What can be said of it.
-        more: How many more calls would tell; empty if there are enough.
+        more: How many more calls are needed to tell; empty if there are enough.
     """
 
     values: tuple[str, str]

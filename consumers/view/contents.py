@@ -413,15 +413,14 @@ def _quiet(call: ReportedCall) -> str:
 
 def _going_on(call: ReportedCall, faults: Iterable[Standout]) -> str:
     """Whether the faults go on, or how far they went; empty where nobody can say."""
-    if said := _quiet(call):
-        return said
     if not call.is_over:
-        troubles = troubles_of(call.row, call.row.known_ms)
-        return (
-            f"Now: {call.shown(_without_time(troubles[0]))}."
-            if troubles
-            else "The trouble is over."
-        )
+        troubles, quiet = troubles_of(call.row, call.row.known_ms), _quiet(call)
+        if quiet and not any(each.kind is TroubleKind.MUTE for each in troubles):
+            return quiet
+        now = "The trouble is over."
+        if troubles:
+            now = f"Now: {call.shown(_without_time(troubles[0]))}."
+        return f"{now} {quiet}".strip()
     turns = [each.turn for fault in faults for each in fault.moments if each.turn is not None]
     last, end = max(turns, default=None), call.row.turn
     return f"The last fault was in turn {last} of {end}." if last and end and last < end else ""

@@ -15,8 +15,15 @@ from msgspec import Struct
 from schemas.closed_sets import SortKey
 from schemas.rows import CallRow, Labels
 from schemas.scores.shares import Shares
-from schemas.scores.trouble import FRESH_MS, Trouble, TroubleKind, bad_end, troubles_of
-from schemas.units import MS_PER_SECOND, to_seconds
+from schemas.scores.trouble import (
+    FRESH_MS,
+    Trouble,
+    TroubleKind,
+    bad_end,
+    in_vain_ms,
+    troubles_of,
+)
+from schemas.units import MINUTE_MS, MS_PER_SECOND, to_seconds
 
 MAX_CALLS: Final = 5_000
 """Calls kept; `CallTable` says which one makes room for a new one."""
@@ -126,10 +133,12 @@ class CallTable:
         """Calls in the table that have not closed."""
         return len(self._running)
 
-    @property
-    def calls_going_on(self) -> int:
-        """Calls that have not closed, without those whose end was announced."""
-        return sum(kept.call.state == "running" for kept in self._calls.values())
+    def calls_heard_since(self, at_ms: int) -> int:
+        """Calls that have had an event since, without those whose end was announced."""
+        return sum(
+            kept.call.state == "running" and heard_ms(kept.call) >= at_ms
+            for kept in self._calls.values()
+        )
 
     def _make_room(self) -> None:
         if len(self._calls) < self._max_calls:
@@ -204,6 +213,9 @@ def _by_trouble(shown: ShownCall) -> tuple[float, int]:
 
 
 def _by_latency(shown: ShownCall) -> float:
+    in_vain = in_vain_ms(shown.call)
+    if in_vain is not None:
+        return -in_vain
     return math.inf if shown.call.answer is None else -shown.call.answer.wait_ms
 
 
@@ -233,7 +245,8 @@ class KnownTime:
 
     Attributes:
         newest_ms: The newest `known_ms` of a row of a turn or of a call; None before the first.
-        stopped_ms: When the events of all calls stopped last; 0 if they never did.
+        stopped_ms: When the events of all calls stopped last, as far as this process saw it; 0 if
+            they never did.
     """
 
     def __init__(self) -> None:
@@ -462,7 +475,9 @@ def looking(table: CallTable, known: KnownTime, now_ms: int) -> Generator[None, 
     """As `running_now`, in steps of one call, between which records may be taken in."""
     age, is_stale = age_of_data(known, now_ms, table.calls_running)
     reached_ms = known.reached_ms
-    silent_ms = 0 if is_stale else known.silent_ms(now_ms, table.calls_going_on)
+    # a row says when the newest event came, and there is one in each minute
+    live = table.calls_heard_since(known.event_ms - MINUTE_MS - SILENT_MS)
+    silent_ms = 0 if is_stale else known.silent_ms(now_ms, live)
     until_ms = now_ms
     if is_stale and reached_ms is not None:
         until_ms = reached_ms
@@ -470,13 +485,12 @@ def looking(table: CallTable, known: KnownTime, now_ms: int) -> Generator[None, 
         until_ms = known.event_ms
     calls = yield from table.showing(now_ms, until_ms)
     if stopped_ms := known.stopped_ms:
-        calls = [_as_of(each, stopped_ms, goes_on=bool(silent_ms)) for each in calls]
+        calls = [_as_of(each, stopped_ms, goes_on=bool(silent_ms) or is_stale) for each in calls]
     return RunningCalls(calls, age, is_stale, silent_ms)
 
 
-_DECIDED_BY_TIME: Final = frozenset(
-    {TroubleKind.MUTE, TroubleKind.SILENT, TroubleKind.STALLED, TroubleKind.DEAD_AIR}
-)
+_DECIDED_BY_TIME: Final = frozenset({TroubleKind.SILENT, TroubleKind.STALLED, TroubleKind.DEAD_AIR})
+"""Not that the agent is mute: its caller has asked again, and that was an event."""
 
 
 def _as_of(shown: ShownCall, stopped_ms: int, *, goes_on: bool) -> ShownCall:
@@ -485,7 +499,7 @@ def _as_of(shown: ShownCall, stopped_ms: int, *, goes_on: bool) -> ShownCall:
     over, and time says nothing of it any more.
     """
     call, until_ms = shown.call, stopped_ms + MS_PER_SECOND
-    if heard_ms(call) > until_ms or call.state == "closed":
+    if heard_ms(call) > until_ms or call.state != "running":
         return shown
     if goes_on and call.known_ms <= until_ms:
         return shown._replace(has_stopped=True)

@@ -139,7 +139,7 @@ def in_vain_ms(call: CallRow) -> int | None:
 def worst_wait_ms(call: CallRow) -> float | None:
     """Returns the longest wait of the call, also one in vain; None without a known one."""
     waits_ms = (call.longest_wait_ms, in_vain_ms(call))
-    return max((each for each in waits_ms if each is not None), default=None)
+    return max((each for each in waits_ms if each is not None and each >= 0), default=None)
 
 
 def bad_end(call: CallRow) -> str | None:

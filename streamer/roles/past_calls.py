@@ -48,6 +48,7 @@ from consumers.store.changes import (
     LISTED,
     LONGEST_WAIT,
     USUAL_SINCE,
+    ComparedMeasure,
     Lot,
     LotCalls,
 )
@@ -191,8 +192,12 @@ PAST_CALL_COLUMNS: Sequence[Computed[_Line]] = (
 """The columns of the CSV of past calls: those that the page has, and what its rows say beside."""
 
 
-def _mean_of(name: str) -> Callable[[LotCalls], float | None]:
-    return lambda each: None if name not in each.values else round(each.values[name], 4)
+def _mean_of(measure: ComparedMeasure) -> Callable[[LotCalls], float | None]:
+    name, digits = measure.name, _DIGITS[measure.unit]
+    return lambda each: None if name not in each.values else round(each.values[name], digits)
+
+
+_DIGITS = {"ms": 1, "share": 4, "dollars": 6, "": 4}
 
 
 _UNITS = {"ms": " (ms)", "share": " (share)", "dollars": " (dollars)", "": ""}
@@ -200,7 +205,7 @@ LOT_COLUMNS: Sequence[Computed[LotCalls]] = (
     *(Computed(name.capitalize(), "text", "", attrgetter(f"lot.{name}")) for name in Lot._fields),
     Computed("Calls", "integer", "", attrgetter("calls")),
     *(
-        Computed(measure.title + _UNITS[measure.unit], "real", "", _mean_of(measure.name))
+        Computed(measure.title + _UNITS[measure.unit], "real", "", _mean_of(measure))
         for measure in LISTED
     ),
     Computed("Turns unanswered", "integer", "", attrgetter("unanswered")),

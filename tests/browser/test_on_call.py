@@ -137,11 +137,11 @@ def test_a_mute_agent_is_the_first_row_and_its_calls_stay_when_the_callers_have_
     page.get_by_role("button", name="Copy summary").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     copied = page.evaluate("navigator.clipboard.readText()").splitlines()
-    verdict, first_step, team, counts, link, kept, worst = copied
+    verdict, first_step, team, counts, kept, worst, link = copied
     assert team.startswith("Whom to ask: the team voice")
     assert re.match(r"night 2 is bad since \d\d:\d\d:\d\d.* UTC\)?: 2 of 2 callers so far", verdict)
     assert counts.startswith("5 calls running, 2 in trouble")
-    assert link.endswith("/?agent=night&version=2")
+    assert re.fullmatch(r"Now: http\S+/\?agent=night&version=2", link)
     assert first_step.startswith("First: Call the agent yourself")
     assert re.fullmatch(r"This time, kept: http\S+/bad-times#t-\d+-night-2", kept)
     assert re.fullmatch(r"Worst call: http\S+/calls/mute-\d", worst)
@@ -157,7 +157,8 @@ def test_a_mute_agent_is_the_first_row_and_its_calls_stay_when_the_callers_have_
     page.get_by_role("button", name="Copy summary").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     copied = page.evaluate("navigator.clipboard.readText()")
-    assert re.search(r"Also later: http\S+/past\?agent=night&version=2&since=\S+", copied)
+    assert re.search(r"Its calls: http\S+/past\?agent=night&version=2&since=\S+", copied)
+    assert re.search(r"Callers to call back: http\S+/past\?agent=night\S+&said=last", copied)
     assert "Every agent is well" not in page.locator("#counts").inner_text()
     assert page.locator("#line-unanswered strong").inner_text() != "0 %"
     expect(page.locator("#line-trouble")).to_contain_text("and 2 ended badly")

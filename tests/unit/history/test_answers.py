@@ -543,6 +543,10 @@ def test_every_question_has_the_same_answer(server: ClickHouse, tmp_path: Path) 
         comparison = fitting[place % len(fitting)]  # all of them for some column
         questions.append(EVER._replace(order_by=column.name, most=7))
         questions.append(EVER._replace(conditions=[Condition(column.name, comparison, value)]))
+    questions += [EVER._replace(order_by=name, most=7) for name in DERIVED]
+    assert clickhouse.find(EVER._replace(most=100), tuple(DERIVED)) == sqlite.find(
+        EVER._replace(most=100), tuple(DERIVED)
+    )
     texts = ("flight", "Your booking", "you're", "I'd", "ü", "$5", "two", "a.m.", "email@example")
     questions += [EVER._replace(words=text.split(), most=100) for text in texts]
     questions.append(EVER._replace(since_ms=NOON_MS + 5_000, until_ms=NOON_MS + DAY_MS + 20_000))

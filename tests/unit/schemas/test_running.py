@@ -5,7 +5,7 @@ the same.
 import time
 from typing import Any
 
-from schemas.rows import CallRow, Labels
+from schemas.rows import CallRow, Labels, Waiting
 from schemas.scores import running
 from schemas.scores.running import (
     CallTable,
@@ -15,6 +15,7 @@ from schemas.scores.running import (
     looking,
     running_now,
 )
+from schemas.scores.trouble import TroubleKind
 from tests.support.calls.made_rows import NOW_MS, call_row, closed_row, waiting
 
 MOST = 200
@@ -79,6 +80,29 @@ def test_while_no_event_comes_time_decides_nothing() -> None:
     )
     shown = running_now(table, known, later_ms).calls
     assert [each.call.conversation_id for each in shown if each.is_bad] == ["before"]
+
+
+def test_a_caller_who_asked_again_before_events_stopped_waits_for_his_agent() -> None:
+    table, known = CallTable(MOST), KnownTime()
+    asked = Waiting(2, NOW_MS - 9_000, 2)
+    for name in ("mute", "also", "third"):
+        table.put_row(begun(name, waiting=asked, last_known_ms=NOW_MS))
+    known.take_partition(0, NOW_MS + 30_000, event_ms=NOW_MS)
+    assert running_now(table, known, NOW_MS + 30_000).silent_ms == 30_000
+    known.take_partition(0, NOW_MS + 60_000, event_ms=NOW_MS + 60_000)
+    shown = running_now(table, known, NOW_MS + 61_000).calls
+    assert [each.troubles[0].kind for each in shown] == [TroubleKind.MUTE] * 3
+
+
+def test_calls_that_nobody_has_heard_of_for_minutes_are_no_silence_of_all() -> None:
+    table, known = CallTable(MOST), KnownTime()
+    for name in ("left", "open", "behind"):
+        table.put_row(begun(name, last_known_ms=NOW_MS - 200_000))
+    table.put_row(begun("live", waiting=waiting(2, since_ms=NOW_MS), last_known_ms=NOW_MS))
+    known.take_partition(0, NOW_MS + 30_000, event_ms=NOW_MS)
+    now = running_now(table, known, NOW_MS + 30_000)
+    assert now.silent_ms == 0
+    assert [each.call.conversation_id for each in now.calls if each.is_bad] == ["live"]
 
 
 def test_a_call_counts_for_its_tenant_once_that_is_known() -> None:

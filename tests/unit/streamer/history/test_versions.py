@@ -302,7 +302,7 @@ def test_a_sentence_says_whether_the_new_version_is_better(found: Comparison) ->
     )
     unclear = change(found, "ended_badly")._replace(low=-0.2, high=0.2)
     in_part = turned._replace(changes=[*turned.changes, unclear])
-    assert in_part.verdict().endswith("better in that; of the rest there are too few calls to say.")
+    assert in_part.verdict().endswith("there are too few calls to say so of everything.")
     assert (
         found._replace(calls=(20, 0)).verdict()
         == "There is no call of version 2 that is over: nothing can be compared."
