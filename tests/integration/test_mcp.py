@@ -128,7 +128,7 @@ async def test_an_assistant_asks_about_the_calls_of_a_folder(
 
         past = await it.listed("find_past_calls", since="1h", agent="desk")
         assert {"call-one", "call-two"} <= set(past)
-        assert past["call-one"]["longest_wait_ms"] == 900
+        assert past["call-one"]["worst_wait_ms"] == 900
         assert set(await it.listed("find_past_calls", said=WORD)) == {"call-one"}
         assert await it.listed("find_past_calls", where="p95_ms > 3000") == {}
         assert len(await it.listed("find_past_calls", most=1)) == 1
