@@ -149,7 +149,7 @@ async def test_a_call_is_found_and_shown(
         )
     ).out
     assert before == whole.out
-    assert (await called("nobody", "--since", "yesterday")).code == 2
+    assert (await called("nobody", "--since", "noon")).code == 2
 
 
 @pytest.mark.service(limits__closing_grace_ms="1500")
@@ -256,7 +256,7 @@ async def test_the_calls_are_printed_once_as_a_table_and_as_json(
 
     older = json.loads((await topped("--json", "--since", "3h")).out)
     assert "call-old" in {each["call"]["conversation_id"] for each in older["calls"]}
-    assert (await topped("--since", "yesterday")).code == 2
+    assert (await topped("--since", "noon")).code == 2
     missing = await topped("--once", "--topic-prefix", "nowhere.")
     assert (missing.code, missing.out) == (1, "")
     assert "nowhere.scores" in missing.err

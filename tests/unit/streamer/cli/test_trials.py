@@ -452,7 +452,7 @@ def test_two_goal_sets_of_one_name_are_compared_by_the_beginnings_of_their_diges
         ("calls.jsonl", "--since", "2h"),
         ("calls.jsonl", "--folder", "calls"),
         ("--from-topics", "--judge", "on"),
-        ("--from-topics", "--since", "yesterday"),
+        ("--from-topics", "--since", "noon"),
         ("calls.jsonl", "--k", "0"),
     ],
 )
