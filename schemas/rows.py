@@ -114,7 +114,8 @@ TurnOutcome = Literal["answered", "interrupted", "unanswered", "abandoned", "fai
 - `answered`: the assistant answered, and the caller let it finish
 - `interrupted`: the assistant answered, and the caller spoke over it
 - `unanswered`: no answer, although the call went on
-- `abandoned`: no answer, and the call ended: the caller hung up, or said goodbye
+- `abandoned`: no answer, and the call ended: the caller hung up, or said goodbye. Where the events
+  of a call only stopped, it is not known, unless the caller asked again in vain
 - `failed`: no answer, and the agent reported an error in the turn
 """
 

@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 from schemas.rows import CallRow, Labels, TurnRow, number
 from schemas.scores.latency_stages import Stage
 from schemas.scores.running import ShownCall, WantedCalls, heard_ms
-from schemas.scores.trouble import TroubleKind, bad_end, events_stopped
+from schemas.scores.trouble import SLOW_MS, TroubleKind, bad_end, events_stopped
 from schemas.units import MINUTE_MS
 
 MINUTES: Final = 15
@@ -46,6 +46,8 @@ SURE_MS: Final = 2_000
 """A caller waits for his agent if an event of any call came so long after his wait began. Until
 then the events may only be missing, and of several calls that is what it mostly is.
 """
+NO_ANSWER_MS: Final = 10_000
+"""A wait this long is told as no answer, and not as a slow one."""
 GRAVE_MS: Final = 20_000
 """A wait of one call that says enough of its agent."""
 ENDED_LATELY_MS: Final = MINUTE_MS
@@ -76,6 +78,8 @@ class Minute:
 
     Attributes:
         waits: Number of answers by their wait, in steps of `WAIT_STEP_MS`.
+        open_waits: The same of callers who wait now for longer than the objective, in the newest
+            minute: their answers will take that long at least.
         unanswered: Turns without an answer.
         ended_badly: Calls that ended badly.
         judged: Calls with goals that closed, and of which it is known whether they reached all.
@@ -86,6 +90,7 @@ class Minute:
     """
 
     waits: Counter[int] = field(default_factory=Counter)
+    open_waits: Counter[int] = field(default_factory=Counter)
     unanswered: int = 0
     ended_badly: int = 0
     judged: int = 0
@@ -97,12 +102,15 @@ class Minute:
     def add(self, other: "Minute") -> None:
         """Adds the figures of other calls, or of another minute."""
         self.waits.update(dict(other.waits))  # a copy: rows may be taken in meanwhile
+        self.open_waits.update(other.open_waits)
         for name in _NUMBERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def wait_ms(self, percent: int) -> float | None:
         """The smallest wait that so many percent of them do not exceed; None without any."""
-        counts = sorted(self.waits.items())
+        both = Counter(dict(self.waits))  # a copy, as above
+        both.update(self.open_waits)
+        counts = sorted(both.items())
         left = ceil(sum(count for _, count in counts) * percent / 100)
         for steps, count in counts:
             left -= count
@@ -126,7 +134,7 @@ class Minute:
         )
 
 
-_NUMBERS: Final = tuple(each.name for each in fields(Minute) if each.name != "waits")
+_NUMBERS: Final = tuple(each.name for each in fields(Minute) if not each.name.endswith("waits"))
 
 
 def together(minutes: Iterable[Minute]) -> Minute:
@@ -305,6 +313,8 @@ class _Kept:
         number_of = at_ms // MINUTE_MS
         found = self.minutes.get(number_of)
         if found is None:
+            for before in self.minutes.values():
+                before.open_waits.clear()
             found = self.minutes[number_of] = Minute()
             for old in [each for each in self.minutes if each <= max(self.minutes) - MINUTES]:
                 del self.minutes[old]
@@ -409,6 +419,7 @@ class _Sums:
         """Calls in trouble of which only the events may be missing."""
         self.affected_began_ms = 2**62
         self.answered = self.fresh = 0
+        self.open_waits: Counter[int] = Counter()
         self.slow_ms: list[float] = []
         self.affected: dict[str, Labels] = {}
         self.since_ms: dict[str, int] = {}
@@ -425,6 +436,7 @@ class _Sums:
         self.answered += other.answered
         self.fresh += other.fresh
         self.slow_ms += other.slow_ms
+        self.open_waits.update(other.open_waits)
         self.affected |= other.affected
         self.affected_began_ms = min(self.affected_began_ms, other.affected_began_ms)
         self.since_ms |= other.since_ms
@@ -509,6 +521,7 @@ class Agents:
         for key, kept in keys:
             of, minute = sums.get(key) or _Sums(), kept.minute(now_ms)
             minute.running, minute.in_trouble = of.running, of.in_trouble
+            minute.open_waits = Counter() if silent_since_ms is not None else of.open_waits
         told = [key for key, kept in keys if kept.seen_ms > now_ms - WINDOW_MS]
         found = []
         for key in dict.fromkeys([*sums, *told]):
@@ -598,10 +611,8 @@ def _unanswered(row: CallRow) -> int:
     """Turns of a call without an answer; one in which the caller waits for the first time may still
     get one, and one in which events stopped may have got one.
     """
-    if row.waiting is None:
+    if row.waiting is None or events_stopped(row):
         return row.unanswered
-    if events_stopped(row):
-        return max(0, row.unanswered - 1)
     is_given_up = row.waiting.silences > 1 or row.state != "running"
     return max(row.unanswered, int(is_given_up))
 
@@ -633,7 +644,9 @@ def _add(sums: _Sums, shown: ShownCall, now_ms: int, event_ms: int | None) -> No
         sums.affected[call.conversation_id] = call.labels
         sums.affected_began_ms = min(sums.affected_began_ms, call.first_known_ms)
         sums.since_ms[call.conversation_id] = _since_ms(shown)
-        sums.wrong[_wrong(shown)] += 1
+        sums.wrong[_wrong(shown, waits_ms)] += 1
+    if is_sure and call.state == "running" and waits_ms > SLOW_MS:
+        sums.open_waits[round(min(MAX_WAIT_MS, waits_ms) / WAIT_STEP_MS)] += 1
     is_fresh = call.answer is None and call.waiting is None and not shown.is_bad
     sums.fresh += is_fresh and call.state == "running"
     if call.answer is not None and call.state == "running":
@@ -657,11 +670,13 @@ def _since_ms(shown: ShownCall) -> int:
     return call.known_ms - round(call.answer.wait_ms if call.answer and is_slow else 0)
 
 
-def _wrong(shown: ShownCall) -> _Wrong:
+def _wrong(shown: ShownCall, waits_ms: int) -> _Wrong:
     """The worst trouble of a call that is in trouble or ended badly, and the stage behind it."""
     answer, waiting = shown.call.answer, shown.call.waiting
     if shown.troubles:
         kind = shown.troubles[0].kind
+        if kind is TroubleKind.SILENT and waits_ms >= NO_ANSWER_MS:
+            return TroubleKind.MUTE, None
         if answer is not None and kind in _SLOW:
             return TroubleKind.VERY_SLOW, answer.slowest_stage
         return TroubleKind.SILENT if kind is TroubleKind.DEAD_AIR else kind, None
@@ -687,6 +702,8 @@ def _mostly(wrong: Counter[_Wrong], held: _Wrong) -> _Wrong:
     if kinds[TroubleKind.VERY_SLOW] or held[0] is TroubleKind.VERY_SLOW:
         kinds[TroubleKind.VERY_SLOW] += kinds.pop(TroubleKind.SILENT, 0)
     kind = _held(kinds, held[0])
+    if kinds[TroubleKind.MUTE] > kinds[kind]:  # what is worst is said as soon as most suffer it
+        kind = TroubleKind.MUTE
     return kind, _held(stages, held[1]) if kind is TroubleKind.VERY_SLOW else None
 
 

@@ -138,6 +138,11 @@ class CallEnd:
             self._plan()
 
     @property
+    def is_told(self) -> bool:
+        """Whether something said that the call ended, or a record of the whole call is there."""
+        return self._announced is not None or self._recorded_ms is not None
+
+    @property
     def heard_ms(self) -> int:
         """Broker time of its latest record; of a call that ended no later than that, because a
         record of it may come minutes later.
@@ -597,7 +602,10 @@ class Call:
             yield False
         self._judged.give_up(now_ms)
         yield from _in_steps(
-            self._measures.finish(self.live, context, cause, self._judged), takes_several=is_long
+            self._measures.finish(
+                self.live, context, cause, self._judged, has_ended=self.end.is_told
+            ),
+            takes_several=is_long,
         )
         out += self._measures.closing_counts()
         if self.live.nameless_tools:

@@ -14,6 +14,7 @@ from consumers.engine.measures.eva import EvaScores, Metrics
 from consumers.engine.measures.eva_timing import NOT_ANSWERED
 from consumers.engine.measures.stages import StageLatencies
 from consumers.engine.measures.talk import (
+    LONG_SILENCE_MS,
     MAX_RUNNING_WORK,
     TURNS_OF_ONE_STEP,
     speech_in_steps,
@@ -76,10 +77,17 @@ _WITHDRAWN: Final[Mapping[str, Any]] = {
 
 
 def _outcome(
-    live: LiveCall, heard: HeardTurns, turn: HeardTurn, view: TurnView, *, is_over: bool
+    live: LiveCall,
+    heard: HeardTurns,
+    turn: HeardTurn,
+    view: TurnView,
+    *,
+    is_over: bool,
+    has_ended: bool = True,
 ) -> TurnOutcome | None:
     """How the turn ended; None if it has not, if the caller did not speak in it, or if lost events
-    hide it.
+    hide it. Where nothing said that the call ended (`has_ended`), the answer to its last turn may
+    have come after its events stopped, unless the caller asked again in vain.
     """
     if turn.number < 1 or not view.has_user:
         return None
@@ -94,7 +102,16 @@ def _outcome(
         return "failed"
     if not heard.sides.assistant:
         return None  # nothing tells whether this agent is ever heard
+    if is_last and not has_ended and not _asked_again(turn):
+        return None
     return "abandoned" if is_last else "unanswered"
+
+
+def _asked_again(turn: HeardTurn) -> bool:
+    """Whether the caller spoke again after a silence."""
+    least_s = LONG_SILENCE_MS / MS_PER_SECOND
+    pauses = zip(turn.user.ends, turn.user.starts[1:], strict=False)
+    return any(start_s - end_s >= least_s for end_s, start_s in pauses)
 
 
 def _after_tools_ms(turn: HeardTurn, view: TurnView) -> float | None:
@@ -189,6 +206,7 @@ class MeasuredTurns:
         end_ms: int | None = None,
         *,
         is_final: bool = False,
+        has_ended: bool = True,
         may_differ: bool = True,
     ) -> None:
         """Sets the measures of a turn in its row; withdraws it when it does not exist.
@@ -200,6 +218,7 @@ class MeasuredTurns:
             known_ms: Broker time of what changed it, or of the end of the call.
             end_ms: End of open sound; None while the call runs.
             is_final: Whether the call is over.
+            has_ended: Whether something said so, and not only a limit.
             may_differ: Whether other measures than its words and its timing may differ from those
                 in its row.
         """
@@ -220,7 +239,7 @@ class MeasuredTurns:
             and not view.is_answered_in_text
         ):
             wait_ms = NOT_ANSWERED
-        outcome = _outcome(live, heard, turn, view, is_over=is_final)
+        outcome = _outcome(live, heard, turn, view, is_over=is_final, has_ended=has_ended)
         if not may_differ and self._words.get(number) == turn.words.mark:
             row = rows.turns[number]
             if (row.turn_taking, row.wait_ms, row.outcome) == (taking, wait_ms, outcome):
@@ -443,9 +462,17 @@ class Measures:
         return self._transcripts.compare_at_close(context)
 
     def finish(
-        self, live: LiveCall, context: MetricContext, cause: Cause, judged: JudgedScores
+        self,
+        live: LiveCall,
+        context: MetricContext,
+        cause: Cause,
+        judged: JudgedScores,
+        *,
+        has_ended: bool,
     ) -> Generator[None, None, None]:
-        """Sets all values of a call that is over. Yields where a step of a long call ends."""
+        """Sets all values of a call that is over; `has_ended` tells whether something said so.
+        Yields where a step of a long call ends.
+        """
         rows, known_ms, last_ms = self._rows, cause.broker_ms, cause.event_time_ms
         turns, heard = sorted(live.turns.turns), live.heard()
         self._fold_recorded(live, turns)
@@ -472,7 +499,14 @@ class Measures:
                 or turn.rests_on_open_sound
             )
             self._turns.measure(
-                live, heard, place, known_ms, end_ms, is_final=True, may_differ=may_differ
+                live,
+                heard,
+                place,
+                known_ms,
+                end_ms,
+                is_final=True,
+                has_ended=has_ended,
+                may_differ=may_differ,
             )
         yield
         self.stages.count_contradicted(heard)

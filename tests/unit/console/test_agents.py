@@ -20,7 +20,7 @@ from schemas.closed_sets import CloseReason, UnscoredReason
 from schemas.rows import Answer, CallRow, Labels, Unscored, Waiting
 from schemas.scores.latency_stages import Stage
 from schemas.scores.running import SILENT_MS
-from schemas.scores.trouble import TroubleKind
+from schemas.scores.trouble import SLOW_MS, TroubleKind
 from schemas.units import MINUTE_MS
 from tests.support.calls.console_calls import AT_MS, call_row, turn_row
 
@@ -123,7 +123,6 @@ def test_calls_whose_events_stopped_are_neither_bad_ends_nor_turns_without_an_an
             labels=V2,
             revision=2,
             waiting=Waiting(2, AT_MS - 9_000, 1),
-            unanswered=1,
             **stopped,
         )
     )
@@ -329,6 +328,20 @@ def test_a_bad_time_that_calls_recover_from_ends_when_few_are_left_in_trouble() 
         fleet.put_row(call_row(name, labels=V2, revision=1))
     (found,) = agents_at(fleet, AT_MS + 5_000)
     assert (bad_time(found).until_ms, bad_time(found).ended_with_call) == (AT_MS + 5_000, False)
+
+
+def test_callers_who_wait_now_count_with_their_wait_so_far_until_it_is_known() -> None:
+    fleet = Fleet()
+    fleet.put_row(turn_row(1, labels=V1, wait_ms=900.0, known_ms=AT_MS, news=("wait",)))
+    fleet.put_row(call_row("a", labels=V1, waiting=Waiting(2, AT_MS - 12_000, 1)))
+    fleet.put_row(call_row("b", labels=V1, waiting=Waiting(2, AT_MS - SLOW_MS, 1)))
+    (found,) = agents_at(fleet)
+    assert (found.wait_p95_ms, found.turns_answered) == (12_000.0, 1)
+    assert bad_time(found).trouble is TroubleKind.MUTE, "it is no slow answer any more"
+    for name in "ab":
+        fleet.put_row(call_row(name, labels=V1, revision=2))
+    (later,) = agents_at(fleet, AT_MS + MINUTE_MS)
+    assert later.wait_p95_ms == 900.0
 
 
 def test_a_bad_version_says_what_most_of_its_calls_suffer_and_of_which_tenants_they_are() -> None:

@@ -12,7 +12,7 @@ from consumers.engine.limits import Limits
 from consumers.engine.turns.live import ERRORS_EVERY_MS, MAX_ERROR_TIMES
 from schemas.rows import Errors
 from schemas.scores.latency_stages import ServiceKind
-from tests.support.fakes.engine_feed import T0_MS, Feed
+from tests.support.fakes.engine_feed import T0_MS, Feed, closings_of
 
 OVER_MS = 400_000
 ENDED = {"type": "call_ended", "reason": "goodbye"}
@@ -119,6 +119,21 @@ def test_a_call_that_ends_in_dead_air_is_abandoned() -> None:
     feed = greeted()
     feed.advance(8_000).send("judge", ENDED, 9_000).advance(OVER_MS)
     assert outcome(feed, 1) == "abandoned"
+
+
+@pytest.mark.parametrize(
+    ("again_ms", "known"), [(None, (None, 0)), (5_000, (None, 0)), (9_000, ("abandoned", 1))]
+)
+def test_events_that_only_stop_leave_the_outcome_open_unless_the_caller_asked_again_in_vain(
+    again_ms: int | None, known: tuple[str | None, int]
+) -> None:
+    feed = greeted()
+    if again_ms is not None:
+        feed.user_audio(again_ms, again_ms + 1_000)
+    feed.advance(OVER_MS)
+    (closed,) = closings_of(feed.effects)
+    assert closed.close_reason == "idle"
+    assert (outcome(feed, 1), closed.unanswered) == known
 
 
 def test_an_error_in_a_turn_without_an_answer_makes_it_fail() -> None:
