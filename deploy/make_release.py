@@ -200,10 +200,9 @@ def build(checkout: Path, dist: Path, *, with_image: bool) -> None:
             dist / f"callgauge-{version}-deploy.tar.gz",
             stamp,
         )
-        sbom = json.dumps(
-            _bill_of_materials((tree / "requirements.lock").read_text("utf-8"), version, stamp),
-            indent=1,
-        )
+        lock = (tree / "requirements.lock").read_text("utf-8")
+        (dist / "requirements.lock").write_text(lock, encoding="utf-8")
+        sbom = json.dumps(_bill_of_materials(lock, version, stamp), indent=1)
         (dist / f"callgauge-{version}.cdx.json").write_text(sbom + "\n", encoding="utf-8")
         (dist / f"callgauge-{version}-notes.md").write_text(notes, encoding="utf-8")
         image = (

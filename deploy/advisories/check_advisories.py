@@ -2,9 +2,9 @@
 
 `pypi.json` has advisories about our packages in OSV's form: those of PyPA's advisory database (CC
 BY 4.0) until October 2024, and later ones of GitHub's. It is as old as its newest entry, and of
-what came later nothing is known: so advisories that are too old fail, and with them a release. Take
-the newest: OSV's export of PyPI (`all.zip`), or any list or folder of such files, as `make audit
-ADVISORIES=all.zip` and `make release ADVISORIES=all.zip`.
+what came later nothing is known: so advisories that are too old fail `make audit`, and `make
+release` says so. Take the newest before you publish: OSV's export of PyPI (`all.zip`), or any list
+or folder of such files, as `make audit ADVISORIES=all.zip`.
 """
 
 import json
@@ -22,6 +22,8 @@ from packaging.version import Version
 ROOT: Final = Path(__file__).parents[2]
 LOCK: Final = ROOT / "requirements.lock"
 STORED: Final = Path(__file__).with_name("pypi.json")
+ANY_AGE: Final = "--any-age"
+"""For a build of one's own: it tells how old the advisories are, and goes on."""
 MAX_AGE_DAYS: Final = 30
 """How old the newest advisory may be. There are several a day, so a list without one for a month is
 an old list.
@@ -98,9 +100,10 @@ def findings(locked: Mapping[str, Version], known: Sequence[Advisory]) -> list[s
 
 def main(arguments: Sequence[str], today: date) -> int:
     """Prints what applies; the exit code is 1 if anything does, 2 if the file has no advisory, 3 if
-    its newest one is too old.
+    its newest one is too old, unless it may be of any age (`--any-age`).
     """
-    path = Path(arguments[0]) if arguments else STORED
+    paths = [Path(each) for each in arguments if each != ANY_AGE]
+    path = paths[0] if paths else STORED
     locked, known = pins(LOCK.read_text()), list(advisories(path))
     if not known:
         sys.stderr.write(
@@ -123,14 +126,12 @@ def main(arguments: Sequence[str], today: date) -> int:
     if age_days > MAX_AGE_DAYS:
         sys.stderr.write(
             f"{path}: the newest advisory is {age_days} days old, expected at most {MAX_AGE_DAYS}. "
-            "What was published since is not "
-            "compared. Take OSV's newest export of PyPI (all.zip, from osv.dev) as make audit "
-            "ADVISORIES=all.zip, or make release "
-            f"ADVISORIES=all.zip.\n"
+            "What was published since is not compared. Before you publish a release, take OSV's "
+            "newest export of PyPI (all.zip, from osv.dev): make audit ADVISORIES=all.zip.\n"
         )
     if found:
         return 1
-    return 3 if age_days > MAX_AGE_DAYS else 0
+    return 3 if age_days > MAX_AGE_DAYS and ANY_AGE not in arguments else 0
 
 
 if __name__ == "__main__":

@@ -129,6 +129,7 @@ def test_two_builds_of_a_commit_are_the_same_to_the_byte_and_complete(tmp_path: 
         f"callgauge-{version}.tar.gz",
         f"callgauge-{version}.cdx.json",
         f"callgauge-{version}-deploy.tar.gz",
+        "requirements.lock",
     } <= set(found[0])
     sums = {line[66:]: line[:64] for line in found[0]["SHA256SUMS"].decode().splitlines()}
     assert sums == {
