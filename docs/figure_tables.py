@@ -98,7 +98,7 @@ included.
 """
 _EVENTS_OF_A_CALL: Final = 1.95
 """A second; the simulated calls of the load send so many."""
-_PLANNED: Final = 2_500
+_PLANNED: Final = 1_900
 """Events a second of an evaluator that may have to take over those of another. The chart has it
 too.
 """

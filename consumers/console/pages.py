@@ -6,7 +6,6 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
@@ -191,7 +190,10 @@ def now_boxes(
         "head": {"counts": _head(site, fleet, shown, wanted)},
         "alerts": {"firing": _alerts(alerts, wanted)},
         "lines": dict(_lines(*fleet.agents.figures(wanted), shown, _marks(fleet, wanted))),
-        "agents": dict(_agent(each, wanted) for each in fleet.agents.now[:MOST_AGENTS]),
+        "agents": dict(
+            _agent(each, wanted, is_silent=bool(shown.silent_ms))
+            for each in fleet.agents.now[:MOST_AGENTS]
+        ),
         **names,
         "calls": rows,
         "rest": {"more": _rest(shown, left_out, has_any=bool(now.calls))},
@@ -244,9 +246,9 @@ def _rows(
     for which there is no room. Healthy ones are one row for each version of an agent that has many,
     unless it is asked for.
     """
-    groups = {heading: list(calls) for heading, calls in groupby(shown.calls, _group_of)}
-    if not shown.is_ranked:
-        groups = {"": shown.calls}
+    groups: dict[str, list[ShownCall]] = {}
+    for each in shown.calls:
+        groups.setdefault(_group_of(each) if shown.is_ranked else "", []).append(each)
     folded: dict[Version, int] = {}
     if shown.is_ranked and not wanted.is_by_label and not wanted.text:
         healthy = Counter(version_of(each.call.labels) for each in groups.get(_WELL, []))
@@ -290,6 +292,8 @@ def _group_of(shown: ShownCall) -> str:
         return "In trouble"
     if shown.ending is not None:
         return f"Ended badly, in the last {MINUTES} minutes"
+    if shown.has_stopped and shown.call.state == "running":
+        return "Without events: not known how they are"
     return _WELL if shown.call.state == "running" else "Over"
 
 
@@ -313,8 +317,10 @@ def _place_of(agent: str, version: str | None) -> tuple[str, str]:
     )
 
 
-def _agent(each: AgentNow, wanted: WantedCalls) -> tuple[str, str]:
-    """The id of the row of a version of an agent, and its markup."""
+def _agent(each: AgentNow, wanted: WantedCalls, *, is_silent: bool = False) -> tuple[str, str]:
+    """The id of the row of a version of an agent, and its markup; while no event comes
+    (`is_silent`), nobody knows how it is.
+    """
     part, href = _place_of(each.agent, each.version)
     highest = max((*filter(None, each.waits_p95_ms), float(SLOW_MS)))
     is_chosen = _is_chosen(each, wanted)
@@ -324,6 +330,7 @@ def _agent(each: AgentNow, wanted: WantedCalls) -> tuple[str, str]:
         part=part,
         href="./" if is_chosen else href,
         is_chosen=is_chosen,
+        is_silent=is_silent,
         doubt=_doubt(each),
         bad_share=BAD_SHARE,
         p95_level=wait_level(each.wait_p95_ms),
@@ -630,7 +637,9 @@ def _lines(
     """
     p95, goals = whole.wait_p95_ms, whole.success
     last = [each for _, each in minutes[-LATELY_MINUTES:]]
-    newest = next((each.wait_p95_ms for each in reversed(last) if each.turns_answered), None)
+    newest = next(
+        (each.wait_p95_ms for each in reversed(last) if each.wait_p95_ms is not None), None
+    )
     turns, unanswered = (
         sum(each.turns for each in last),
         sum(each.turns_unanswered for each in last),

@@ -3,7 +3,7 @@ versions compared. Pure.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
@@ -74,7 +74,8 @@ class _Asked(BaseModel):
 
 class PastQuery(_Asked):
     """Which past calls are asked for. `said` shows the last words of the caller; `tool` is one that
-    failed, `subgoal` one that was missed; `day` is a date in UTC, `today` or `yesterday`.
+    failed, `subgoal` one that was missed; `day` is a date in UTC, `today` or `yesterday`; a CSV
+    that is `shown` has the columns of the page.
     """
 
     since: str = _Text
@@ -97,6 +98,7 @@ class PastQuery(_Asked):
     said: str = _Text
     sort: str = _Text
     up: str = _Text
+    shown: str = _Text
     page: int = Field(1, ge=1, le=MOST_PAGES)
 
     def query(self, **changes: object) -> str:
@@ -182,6 +184,7 @@ class PastFound(NamedTuple):
         labels: By call, the labels of people.
         in_common: What the calls that are asked for have more often than the others.
         used_tools: By tool the number of calls that called it, beside all else that is asked.
+        since_ms: From when on calls are counted, by the broker's clock in epoch ms.
     """
 
     rows: Sequence[Mapping[str, Any]] = ()
@@ -192,6 +195,7 @@ class PastFound(NamedTuple):
     labels: Mapping[str, Sequence[str]] = {}
     in_common: Sequence[InCommon] = ()
     used_tools: Mapping[str, int] = {}
+    since_ms: int = 0
 
 
 def _began(value: Any) -> str:
@@ -351,6 +355,7 @@ def past_page(
                 [
                     _value(asked, name, *each, most=max(1, *(calls for _, calls in values)))
                     | {"of": found.used_tools.get(each[0]) if name == "tool" else None}
+                    | {"part": _part_of_day(each[0], found.since_ms) if name == "day" else ""}
                     for each in values[:MOST_VALUES]
                 ],
             )
@@ -387,6 +392,12 @@ def past_page(
     return page(site, "Past calls", content, here="past")
 
 
+def _part_of_day(day: str, since_ms: int) -> str:
+    """From when on calls of a day are counted; empty where it is from its beginning."""
+    day_of, _, time_of = day_and_time(since_ms)[:16].partition(" ")
+    return f" from {time_of}" * (day == day_of and time_of != "00:00")
+
+
 def _in_facet(facet: str, values: Sequence[str]) -> str:
     choice = choice_of(facet, values[0])
     text = _in_words(facet, values[0]) if len(choice) == 1 else _beside(facet, choice)
@@ -403,6 +414,8 @@ def _chosen(asked: PastQuery, *names: str) -> dict[str, str]:
 
 
 _MAIN_IN_WORDS: Final = {
+    "tool_fails": "tool failed, goals missed or not known",
+    "tool_failed_goals_reached": "tool failed, all goals reached",
     "goals_missed": "goals missed, no tool failed",
     "slow": "slow, no goal known to be missed",
     "not_judged": "nothing wrong, goals not judged",
@@ -481,6 +494,34 @@ def _row(
         "said": marked(redact(text), asked.text),
         "labels": people,
     }
+
+
+_WHOSE_CALL: Final = {"Version": "version", "Tenant": "tenant", "Environment": "environment"}
+"""What stands beside an agent on the page, by its heading in the CSV."""
+
+
+def lines_as_shown(
+    site: Site, calls: Iterable[Mapping[str, Any]], labels: Mapping[str, Sequence[str]]
+) -> Iterator[Sequence[str]]:
+    """The calls as the page has them: its columns, units and words, a line each, headings first;
+    `labels` are those of people, by call.
+    """
+    names = [name for name in PAST_COLUMNS if name not in _IN_CSV]
+    heads = [PAST_COLUMNS[name][0] for name in names]
+    yield ["Call", *heads, *_WHOSE_CALL, "Labels", "Page"]
+    for call in calls:
+        conversation_id = str(call["conversation_id"])
+        told = {
+            "first_known_ms": day_and_time(began_ms(call)).removesuffix(" UTC"),
+            "rank": "; ".join(text for _, text in why(call)),
+        }
+        cells = [
+            told.get(name) or ("" if call.get(name) is None else PAST_COLUMNS[name][1](call[name]))
+            for name in names
+        ]
+        whose = [str(call.get(f"labels.{name}") or "") for name in _WHOSE_CALL.values()]
+        of_people = " ".join(labels.get(conversation_id, ()))
+        yield [conversation_id, *cells, *whose, of_people, site.call_href(conversation_id)]
 
 
 def marked(text: str, words: str) -> list[tuple[bool, str]]:
@@ -751,6 +792,7 @@ def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str)
             for name in ("agent", "version", "tenant", "environment")
         },
         asked=asked,
+        is_chosen=asked.lots() is not None,
         by=asked.by or USUAL_BY,
         listings=[
             (each, f"versions{only.query(by=each)}")
@@ -933,11 +975,11 @@ def past_href(lot: Lot, measure: ComparedMeasure | None = None) -> str:
 
 
 def _flipped_href(lot: Lot, of: SubgoalChange) -> str:
-    """Where the calls of a lot are listed that came out otherwise than most of the first one, among
-    others with the same goal set.
+    """Where the calls of a lot are listed that came out otherwise than most of the first one; those
+    that reached the subgoal among others with the same goal set.
     """
-    missed = "goals_missed" * round(of.change.before or 0)
-    fields = lot._asdict() | {"since": lot.since or USUAL_SINCE, "trouble": missed}
+    missed = of.name * round(of.change.before or 0)
+    fields = lot._asdict() | {"since": lot.since or USUAL_SINCE, "subgoal": missed}
     return f"past{PastQuery(**fields, goal_set=of.goal_set).query()}"
 
 

@@ -73,7 +73,7 @@ class LimitSettings(BaseModel):
         20_000,
         gt=0,
         description=(
-            "Open calls per partition. At 40 kB each this is 800 MB; the quietest call is closed "
+            "Open calls per partition. At 110 kB each this is 2.2 GB; the quietest call is closed "
             "beyond it."
         ),
     )

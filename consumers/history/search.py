@@ -89,6 +89,9 @@ TROUBLES: Final[Mapping[str, str]] = {
 """What can be wrong with a call as a whole, and when it is: first what kept it from its goals. The
 names are those of `TroubleKind` where it has them.
 """
+TOOL_FAILED_REACHED: Final = "tool_failed_goals_reached"
+"""The main trouble of a call whose tool failed, and that reached all its goals all the same."""
+_REACHED: Final = 'coalesce("goals.success_final_turn", -1) = 1'
 _NOT_JUDGED: Final = (
     '"goals.goal_set" IS NOT NULL AND coalesce("goals.success_final_turn", -1) NOT IN (0, 1)'
 )
@@ -119,6 +122,7 @@ DERIVED: Final[Mapping[str, Derived]] = {
         + _by_ending(
             _OUTCOME_OF_ENDING,
             "CASE "
+            + f"WHEN {TROUBLES['tool_fails']} AND {_REACHED} THEN '{TOOL_FAILED_REACHED}' "
             + "".join(f"WHEN {TROUBLES[name]} THEN '{name}' " for name in TROUBLES)
             + f"WHEN {_NOT_JUDGED} THEN 'not_judged' ELSE 'none' END",
         ),

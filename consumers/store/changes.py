@@ -4,6 +4,7 @@ that is more than chance. Pure.
 
 import math
 import random
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any, Final, Literal, NamedTuple
@@ -502,9 +503,12 @@ def _in_short(judged: Collection[Judgement]) -> str:
         return ""
     if {"better", "worse"} <= {*judged}:
         return "So it is better in one and worse in another."
+    has_unclear = bool({"unclear", "unknown"} & {*judged})
+    if "worse" in judged and has_unclear:
+        return "So it is worse in that, and of the rest there are too few calls to say."
     if "worse" in judged:
         return "So it is worse, and there are enough calls to say so."
-    if "better" in judged and {"unclear", "unknown"} & {*judged}:
+    if "better" in judged and has_unclear:
         return "So far it is better, but there are too few calls to say so of everything."
     if "better" in judged:
         return "So it is better, and there are enough calls to say so."
@@ -550,7 +554,7 @@ MOST_MORE_CALLS: Final = 10_000
 
 def worse_than_the_others(lots: Sequence[LotCalls]) -> Iterator[tuple[LotCalls, str]]:
     """The lots of which more calls end badly than of all others together, or fewer reach all goals,
-    by more than chance, each with that in words; the worst first.
+    by more than chance, each with that in words; first the one that has most such calls too many.
     """
     found: list[tuple[float, LotCalls, str]] = []
     for measure, words in ((BAD_ENDS, "ends badly more often"), (SUCCESS, "goals worse")):
@@ -567,8 +571,15 @@ def worse_than_the_others(lots: Sequence[LotCalls]) -> Iterator[tuple[LotCalls, 
                 apart = abs(change.change or 0)
                 how_far = shown(measure, apart, is_apart=True)
                 text = f"{words} by {how_far} {ends(measure, change, is_size=True)}"
-                found.append((apart, each, text))
-    return ((each, text) for _, each, text in sorted(found, key=lambda each: -each[0]))
+                found.append((apart * calls, each, text))
+    by_lot: defaultdict[Lot, list[tuple[float, LotCalls, str]]] = defaultdict(list)
+    for one in found:
+        by_lot[one[1].lot].append(one)
+    # a call that ended badly mostly missed its goals too, and counts once
+    for of in sorted(by_lot.values(), key=lambda of: -max(too_many for too_many, _, _ in of)):
+        number = max(1, round(max(too_many for too_many, _, _ in of)))
+        texts = " and ".join(text for _, _, text in of)
+        yield of[0][1], f"{texts} (about {number:,} call{'s' * (number > 1)} too many)"
 
 
 def _share_of(lot: LotCalls, measure: ComparedMeasure) -> tuple[int, int]:

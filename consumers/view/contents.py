@@ -69,7 +69,7 @@ from schemas.scores.trouble import (
     troubles_of,
     worst_wait_ms,
 )
-from schemas.units import MINUTE_MS
+from schemas.units import MINUTE_MS, MS_PER_SECOND
 
 _FIRST_MS: Final = 946_684_800_000
 """The year 2000: no call is older."""
@@ -237,7 +237,7 @@ def standouts(call: ReportedCall) -> tuple[Standout, ...]:
             ],
             "{turns} without an answer",
         ),
-        "Failed tools": (_tools(call), "tool {text} in turn {turn}{more}"),
+        "Failed tools": (_tools(call), "tool {text} in turn {turn}{uses}"),
         "Goals missed": (_missed(call), "{text}"),
         "Tools that do not fit": (_unfit(call), "{text}"),
         f"Waits over {seconds(SLOW_MS)}, the objective": (
@@ -295,7 +295,7 @@ def standouts(call: ReportedCall) -> tuple[Standout, ...]:
                 turn=first.turn,
                 count=len(ordered),
                 turns=counted(len({each.turn for each in ordered}), "turn"),
-                more=f" and {len(ordered) - 1} more" if len(ordered) > 1 else "",
+                uses=f", as did {counted(len(ordered) - 1, 'more use')}" * (len(ordered) > 1),
             )
             found.append(Standout(heading, tuple(ordered), is_fault, sentence))
     return tuple(found)
@@ -316,7 +316,10 @@ def _wait_with_tool(call: ReportedCall, turn: int, wait_ms: float) -> str:
     uses = [(use.duration_ms or 0.0, use.tool) for use in (row.tools if row else ())]
     longest_ms, tool = max((use for use in uses if use[0] <= wait_ms), default=(0.0, ""))
     of_it = f" ({call.shown(tool)} {seconds(longest_ms)})" if longest_ms > wait_ms / 2 else ""
-    return seconds(wait_ms) + of_it
+    said = seconds(wait_ms)
+    if said == seconds(SLOW_MS):  # longer than that, by less than is told
+        said = f"{wait_ms / MS_PER_SECOND:.3f} s"
+    return said + of_it
 
 
 MOST_SAID: Final = 3
@@ -526,14 +529,15 @@ def _stalls(call: ReportedCall) -> Iterator[Moment]:
 def _missed(call: ReportedCall) -> Iterator[Moment]:
     """The goals that a call which is over has not reached."""
     found = call.progress
-    if not call.is_over or found is None or rows.number(found.result) is None:
+    if not call.is_over or found is None:
         return
     missed = [each.id for each, state, _, _ in subgoals_of(call) if state == "Not reached"]
     if missed:
         more = f" and {len(missed) - 1} more" if len(missed) > 1 else ""
+        unknown = f", {found.missing} not judged" if found.missing else ""
         yield Moment(
             None,
-            f"{found.reached} of {counted(found.subgoals, 'goal')} reached, missed "
+            f"{found.reached} of {counted(found.subgoals, 'goal')} reached{unknown}, missed "
             f"{call.shown(missed[0])}{more}",
         )
 

@@ -44,7 +44,7 @@ def demo(
     One process runs simulated calls in real time and every role, as `callgauge serve` does, and
     opens its page in a browser if there is one. It tells a story of five minutes: all agents are
     well, a bad version of one is deployed, it fails, is rolled back, and the agent is well again.
-    A line says each step, with the address at which to look. About 200 calls of the last 24 hours
+    A line says each step, with the address at which to look. About 200 calls of the last two days
     are there some seconds later, with two versions of another agent. A table shows the running
     calls and the progress of each. If the port is taken, the next free one is used.
     Ctrl-C ends it.

@@ -23,6 +23,7 @@ from consumers.console.past import (
     Versions,
     began_ms,
     choice_of,
+    lines_as_shown,
     why,
     worst_first,
 )
@@ -35,6 +36,7 @@ from consumers.history.search import (
     MAX_TEXT_CHARS,
     MONDAY_MS,
     OUTCOMES,
+    TOOL_FAILED_REACHED,
     WEEK_MS,
     CallSearch,
     Condition,
@@ -84,7 +86,9 @@ _WHOSE = ("agent", "version", "tenant", "environment")
 """Facets that may be behind a fault, those of more calls first."""
 _FAULTS = ("main", "outcome", "trouble", "tool", "goals", "subgoal")
 """Facets that say what was wrong."""
-_NOT_FAILED = frozenset({"slow", "interruptions", "dead_air", "not_judged", "none"})
+_NOT_FAILED = frozenset(
+    {TOOL_FAILED_REACHED, "slow", "interruptions", "dead_air", "not_judged", "none"}
+)
 """Main troubles of calls that did what they were for, as far as anybody knows."""
 NEARLY_ALL = 0.95
 """If so many calls have a value, only calls that have it are compared further."""
@@ -256,6 +260,7 @@ class StoredCalls:
             {name: _labels(of) for name, of in people.items()},
             _in_common(counts, asked),
             _used_tools(counts, asked),
+            every.since_ms,
         )
 
     def _questions(self, asked: PastQuery) -> tuple[CallSearch, CallSearch]:
@@ -334,6 +339,9 @@ class StoredCalls:
             rows = _found(store, question, _TABLE_COLUMNS)
             ids = [str(row["conversation_id"]) for row in rows]
             people = store.annotations_of(ids)
+            if asked.shown:
+                labels = {name: _labels(of) for name, of in people.items()}
+                return csv_text(lines_as_shown(site, rows, labels)).encode()
             said = {} if redact is None else said_of(store, ids[:MOST_LAST_WORDS])
         last_words = {name: redact(text) for name, (*_, text) in said.items() if redact}
         lines: Iterable[_Line] = (
@@ -664,7 +672,7 @@ def _apart(counts: _Counts, these: PastQuery, every: PastQuery, name: str) -> li
     others = _number(counts, every) - number
     is_said = {
         "subgoal": "goals_missed" in {these.trouble, these.main} or these.goals == "missed",
-        "tool": "tool_fails" in {these.trouble, these.main},
+        "tool": not {"tool_fails", TOOL_FAILED_REACHED}.isdisjoint({these.trouble, these.main}),
     }
     if min(number, others) < LEAST_COMPARED or getattr(these, name) or is_said.get(name):
         return []

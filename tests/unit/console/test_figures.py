@@ -189,6 +189,18 @@ def test_the_verdict_of_a_call_that_is_over_names_the_goals_it_missed() -> None:
     missed = goal_set().subgoals[1].id
     over = reported_rows(with_progress(1, state="closed"), turn_row(3), goals=goals)
     assert verdict(over).startswith(f"1 of 2 goals reached, missed {missed}.")
+    row = with_progress(0, state="closed")
+    assert row.goals is not None
+    assert row.goals.progress is not None
+    # as lists of calls say it, although the others could not be judged
+    unknown = structs.replace(row.goals.progress, result=UNKNOWN, missing=1)
+    results = (SubgoalResult(UNKNOWN), SubgoalResult(0.0))
+    in_part = structs.replace(
+        row, goals=structs.replace(row.goals, progress=unknown, subgoals=results)
+    )
+    assert verdict(reported_rows(in_part, turn_row(3), goals=goals)).startswith(
+        f"0 of 2 goals reached, 1 not judged, missed {missed}."
+    )
     for call in (with_progress(1), with_progress(2, state="closed")):
         assert "missed" not in verdict(reported_rows(call, turn_row(3), goals=goals))
 
@@ -266,7 +278,7 @@ def test_every_wait_beyond_the_objective_stands_out() -> None:
         reported_rows(None, waited(1, 1_500.0), waited(2, 1_501.0), waited(3, 9_000.0))
     )
     assert found.heading == "Waits over 1.50 s, the objective"
-    assert [(each.turn, each.text) for each in found.moments] == [(3, "9.00 s"), (2, "1.50 s")]
+    assert [(each.turn, each.text) for each in found.moments] == [(3, "9.00 s"), (2, "1.501 s")]
 
 
 def test_interruptions_tools_and_stalls_stand_out() -> None:
@@ -343,8 +355,8 @@ def test_a_verdict_names_the_worst_and_counts_the_rest() -> None:
     )
     said = verdict(reported_rows(gone, *turns))
     assert said == (
-        "Hung up in silence, turn 2; tool find failed in turn 1 and 1 more; 1 of 1 wait over 1.50 s, "
-        "the longest 4.00 s in turn 1."
+        "Hung up in silence, turn 2; tool find failed in turn 1, as did 1 more use; 1 of 1 wait over "
+        "1.50 s, the longest 4.00 s in turn 1."
     )
 
 

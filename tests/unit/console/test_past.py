@@ -37,6 +37,7 @@ from consumers.store.changes import (
     LotCalls,
     SubgoalChange,
     change_of,
+    worse_than_the_others,
 )
 from consumers.view.calls import ReportedCall
 from consumers.view.words import clock
@@ -342,7 +343,7 @@ def test_a_figure_leads_to_its_calls_the_worst_first() -> None:
 
 def test_the_calls_that_flipped_and_are_not_named_are_among_those_behind_a_link() -> None:
     lots = Lot("desk", "1"), Lot("desk", "2")
-    for before, more in ((1.0, {"trouble": "goals_missed"}), (0.0, {})):
+    for before, more in ((1.0, {"subgoal": "g"}), (0.0, {})):
         of = SubgoalChange("pay", "g", change_of("g", [before], [1 - before]), ["a"], 17)
         found = Comparison(lots, (1, 18), [change_of("p50_ms", [1.0], [2.0])], [of])
         page = versions_page(SITE, LotsQuery(), Versions(found, [], lots), "")
@@ -559,10 +560,22 @@ def test_a_tenant_that_is_worse_than_all_others_is_named() -> None:
     ]
     page = versions_page(SITE, LotsQuery(by="tenant"), Versions(None, every), "")
     text = " ".join("".join(Shape(page).text).split())
-    assert "Worse than the others together: b ends badly more often by 38 points [19, 55]." in text
-    assert "goals" not in text[text.index("Worse than") :][:90], "four calls are too few"
+    worse = "Worse than the others together, the worst first: "
+    assert (
+        f"{worse}b ends badly more often by 38 points [19, 55] (about 15 calls too many)." in text
+    )
+    assert "goals" not in text[text.index(worse) :][:120], "four calls are too few"
     assert "Choose A and B in the table." in text
     assert "Compared" not in text
+    worst = [
+        LotCalls(Lot(tenant="a"), 100, 0, 1, {"ended_badly": 0.5, "success": 0.2}, judged=100),
+        LotCalls(Lot(tenant="b"), 200, 0, 1, {"ended_badly": 0.05, "success": 0.9}, judged=200),
+        LotCalls(Lot(tenant="c"), 20, 0, 1, {"ended_badly": 0.6, "success": 0.8}, judged=20),
+    ]
+    told = [(each.lot.tenant, text) for each, text in worse_than_the_others(worst)]
+    assert [name for name, _ in told] == ["a", "c"], "it has fewer such calls too many"
+    assert " and goals worse by " in told[0][1]
+    assert told[0][1].endswith("(about 69 calls too many)")
     two = [every[0]._replace(lot=Lot("desk", "1"), first_ms=0, last_ms=10**9), every[1]]
     two[1] = two[1]._replace(lot=Lot("desk", "2"), first_ms=10**6, last_ms=10**7)
     pair = (two[0].lot, two[1].lot)

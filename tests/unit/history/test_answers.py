@@ -21,6 +21,7 @@ from consumers.history.search import (
     COLUMNS,
     COMPARISONS,
     DERIVED,
+    TOOL_FAILED_REACHED,
     Condition,
     HistoryStore,
 )
@@ -248,6 +249,21 @@ def test_how_calls_ended_and_what_was_wrong(keep: Keep) -> None:
         "runs",
     ], "unknown comes last"
     assert found(store, order_by="p50_ms", most=100)[0] == "struggle"
+
+
+def test_a_failed_tool_is_no_reason_for_a_call_that_reached_all_its_goals(keep: Keep) -> None:
+    goals = {
+        name: Goals("g", "d", (SubgoalResult(value),), success_final_turn=value)
+        for name, value in (("reached", 1.0), ("missed", 0.0))
+    }
+    rows = [one(name, failed_tool_calls=1, goals=of) for name, of in goals.items()]
+    rows.append(one("without-goals", failed_tool_calls=1))
+    found = keep([batch(rows)]).find(EVER, ("conversation_id", "main_trouble"))
+    assert {str(row["conversation_id"]): row["main_trouble"] for row in found} == {
+        "reached": TOOL_FAILED_REACHED,
+        "missed": "tool_fails",
+        "without-goals": "tool_fails",
+    }
 
 
 def test_a_call_whose_events_stopped_did_not_hang_up_and_one_that_ended_with_an_error_failed(

@@ -117,7 +117,8 @@
       if (clock.textContent !== text) clock.textContent = text;
     }
     if (!link || isPaused || isBack) return;
-    const heard = new Date(Date.now() - (performance.now() - heardAt)).toLocaleTimeString();
+    const heard = new Date(Date.now() - (performance.now() - heardAt)).toLocaleTimeString(undefined, { hourCycle: "h23" });
+    document.body.classList.toggle("out-of-date", isLost);
     say(isLost ? `connection lost; all is as of ${heard}` : "live", isLost ? "lost" : "live");
   };
   const say = (text, state) => {

@@ -226,6 +226,19 @@ def test_the_table_has_all_pages(past: StoredCalls, monkeypatch: pytest.MonkeyPa
     assert past.table(PastQuery(since=SINCE, label="false-alarm"), SITE, None).count(b"\n") == 3
 
 
+def test_the_table_as_shown_has_columns_units_and_words_of_the_page(past: StoredCalls) -> None:
+    asked = PastQuery(since=SINCE, shown="1")
+    made = list(csv.DictReader(io.StringIO(past.table(asked, SITE, None).decode())))
+    by_call = {each["Call"]: each for each in made}
+    assert len(made) == 10
+    assert list(made[0])[1:5] == ["Began, UTC", "Agent", "Why", "Median wait"]
+    assert by_call["broke"]["Why"].startswith("failed: agent error")
+    assert by_call["broke"]["Labels"] == "false-alarm"
+    assert by_call["next-care"]["Page"] == "http://here/calls/next-care"
+    assert any(each["Median wait"].endswith(" s") for each in made)
+    assert "&amp;shown=1" in past_page(SITE, PastQuery(), past.find(asked), "")
+
+
 def lines(past: StoredCalls, redact: Callable[[str], str] | None = str) -> dict[str, Any]:
     """The lines of the CSV by their calls."""
     made = past.table(PastQuery(since=SINCE), SITE, redact).decode()
