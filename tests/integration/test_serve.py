@@ -4,8 +4,11 @@ and lets in nobody but its user.
 
 import asyncio
 import json
+import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,6 +144,40 @@ def test_a_call_is_measured_and_is_there_after_a_restart(tmp_path: Path) -> None
         wait_for(
             "the end of the other", lambda: total(metrics, "callgauge_calls_ended_total") == 1, 20
         )
+
+
+NOTES_CONNECTIONS = """
+import os, sys
+
+
+def note(event, arguments):
+    if event in {"socket.connect", "socket.getaddrinfo", "socket.sendto"}:
+        with open(os.environ["NOTED"], "a") as noted:
+            print(event, arguments[-1 if event == "socket.connect" else 0], file=noted)
+
+
+sys.addaudithook(note)
+"""
+"""Loaded by Python before all else: writes down whom a process connects to, or looks up."""
+
+
+def test_it_connects_to_nobody(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NOTES_CONNECTIONS)
+    noted = tmp_path / "noted"
+    arguments = ["serve", "--folder", str(tmp_path / "calls"), "--port", "0"]
+    watched = {"PYTHONPATH": str(tmp_path), "NOTED": str(noted)}
+    command = [str(COMMAND)]
+    with started(tmp_path / "serve.log", *arguments, command=command, **watched, **SOON) as process:
+        served = Served(process, tmp_path / "calls", address_of(process))
+        assert served.post(call("over")).status_code == 202
+        wait_for("it in history", lambda: 'title="over"' in served.get("/past").text, 20)
+        assert process.signalled(signal.SIGINT)[0] == 0
+    known = "import socket; socket.socket().connect_ex(('127.0.0.1', 9))"
+    for each in ([*command, "score", "sample"], [sys.executable, "-c", known]):
+        subprocess.run(each, env=os.environ | watched, check=True, capture_output=True)
+    seen = noted.read_text().splitlines()
+    assert "socket.connect ('127.0.0.1', 9)" in seen, "it is written down"
+    assert [each for each in seen if "127.0.0.1" not in each] == []
 
 
 def test_a_second_process_on_the_folder_ends_with_a_sentence(served: Served) -> None:
