@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 from schemas.rows import CallRow, Labels, TurnRow, number
 from schemas.scores.latency_stages import Stage
 from schemas.scores.running import ShownCall, WantedCalls, heard_ms
-from schemas.scores.trouble import SLOW_MS, TroubleKind, bad_end, events_stopped
+from schemas.scores.trouble import SLOW_MS, TroubleKind, bad_end, events_stopped, in_vain_ms
 from schemas.units import MINUTE_MS
 
 MINUTES: Final = 15
@@ -102,14 +102,14 @@ class Minute:
     def add(self, other: "Minute") -> None:
         """Adds the figures of other calls, or of another minute."""
         self.waits.update(dict(other.waits))  # a copy: rows may be taken in meanwhile
-        self.open_waits.update(other.open_waits)
+        self.open_waits.update(dict(other.open_waits))
         for name in _NUMBERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def wait_ms(self, percent: int) -> float | None:
         """The smallest wait that so many percent of them do not exceed; None without any."""
         both = Counter(dict(self.waits))  # a copy, as above
-        both.update(self.open_waits)
+        both.update(dict(self.open_waits))
         counts = sorted(both.items())
         left = ceil(sum(count for _, count in counts) * percent / 100)
         for steps, count in counts:
@@ -154,7 +154,8 @@ class Figures(Struct, frozen=True, kw_only=True):
         calls_ended_badly: Calls that ended badly.
         turns_answered: Turns whose wait is known.
         turns_unanswered: Turns without an answer.
-        wait_p50_ms: Median of these waits.
+        wait_p50_ms: Median of these waits, and of those so far of callers who wait now for longer
+            than the objective.
         wait_p95_ms: The wait that 95 % of them do not exceed.
         calls_judged: Calls with goals that closed, and of which it is known whether they reached
             all.
@@ -313,8 +314,9 @@ class _Kept:
         number_of = at_ms // MINUTE_MS
         found = self.minutes.get(number_of)
         if found is None:
-            for before in self.minutes.values():
-                before.open_waits.clear()
+            if number_of > max(self.minutes, default=0):
+                for before in self.minutes.values():
+                    before.open_waits = Counter()  # another thread may read the old one
             found = self.minutes[number_of] = Minute()
             for old in [each for each in self.minutes if each <= max(self.minutes) - MINUTES]:
                 del self.minutes[old]
@@ -500,15 +502,18 @@ class Agents:
         now_ms: int,
         silent_since_ms: int | None = None,
         event_ms: int | None = None,
+        until_ms: int | None = None,
     ) -> Generator[None, None, None]:
         """Brings `now` and the newest minute up to date, in steps between which rows may be taken
         in. Since `silent_since_ms` no event of any call has come: nobody knows how their agents
         are, so none becomes bad or well, and none was found to be bad. The newest event of any call
-        came at `event_ms`; None where that says nothing.
+        came at `event_ms`; None where that says nothing. Waits are counted up to `until_ms`, if that
+        is not now.
         """
         sums: dict[_Key, _Sums] = {None: _Sums()}
         for place, shown in enumerate(calls, 1):
-            _add(sums.setdefault(shown.call.labels, _Sums()), shown, now_ms, event_ms)
+            of = sums.setdefault(shown.call.labels, _Sums())
+            _add(of, shown, now_ms, event_ms, now_ms if until_ms is None else until_ms)
             if place % CALLS_OF_ONE_STEP == 0:
                 yield
         for labels, of in list(sums.items()):
@@ -617,7 +622,7 @@ def _unanswered(row: CallRow) -> int:
     return max(row.unanswered, int(is_given_up))
 
 
-def _add(sums: _Sums, shown: ShownCall, now_ms: int, event_ms: int | None) -> None:
+def _add(sums: _Sums, shown: ShownCall, now_ms: int, event_ms: int | None, until_ms: int) -> None:
     call = shown.call
     sums.running += call.state == "running"
     end_ms = heard_ms(call)
@@ -630,7 +635,7 @@ def _add(sums: _Sums, shown: ShownCall, now_ms: int, event_ms: int | None) -> No
     )
     sums.in_trouble += shown.is_bad
     sums.unsure += shown.is_bad and not is_sure
-    waits_ms = 0 if call.waiting is None else now_ms - call.waiting.since_ms
+    waits_ms = 0 if call.waiting is None else until_ms - call.waiting.since_ms
     sums.grave += (
         is_bad_end
         or any(each.kind in _GRAVE for each in shown.troubles)
@@ -645,10 +650,12 @@ def _add(sums: _Sums, shown: ShownCall, now_ms: int, event_ms: int | None) -> No
         sums.affected_began_ms = min(sums.affected_began_ms, call.first_known_ms)
         sums.since_ms[call.conversation_id] = _since_ms(shown)
         sums.wrong[_wrong(shown, waits_ms)] += 1
-    if is_sure and call.state == "running" and waits_ms > SLOW_MS:
-        sums.open_waits[round(min(MAX_WAIT_MS, waits_ms) / WAIT_STEP_MS)] += 1
     is_fresh = call.answer is None and call.waiting is None and not shown.is_bad
     sums.fresh += is_fresh and call.state == "running"
+    waits_for_answer = call.waiting is not None and call.waiting.turn > 0
+    is_there = call.state == "running" and not shown.has_stopped
+    if waits_for_answer and is_there and is_sure and waits_ms > SLOW_MS:
+        sums.open_waits[round(min(MAX_WAIT_MS, waits_ms) / WAIT_STEP_MS)] += 1
     if call.answer is not None and call.state == "running":
         sums.answered += 1
         if any(each.kind is TroubleKind.VERY_SLOW for each in shown.troubles):
@@ -682,7 +689,8 @@ def _wrong(shown: ShownCall, waits_ms: int) -> _Wrong:
         return TroubleKind.SILENT if kind is TroubleKind.DEAD_AIR else kind, None
     if waiting is None:
         return TroubleKind.AGENT_ERROR, None
-    return TroubleKind.MUTE if waiting.silences > 1 else TroubleKind.SILENT, None
+    is_mute = waiting.silences > 1 or (in_vain_ms(shown.call) or 0) >= NO_ANSWER_MS
+    return TroubleKind.MUTE if is_mute else TroubleKind.SILENT, None
 
 
 _SLOW: Final = frozenset({TroubleKind.SLOW, TroubleKind.VERY_SLOW})

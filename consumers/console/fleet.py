@@ -73,6 +73,9 @@ class Fleet:
         now = yield from looking(self.table, self.known, now_ms)
         silent_since_ms = now_ms - now.silent_ms if now.silent_ms else None
         event_ms = self.known.event_ms if self.table.calls_running >= SILENT_CALLS else 0
-        yield from self.agents.looking(now.calls, now_ms, silent_since_ms, event_ms or None)
+        until_ms = self.known.reached_ms if now.is_stale else None
+        yield from self.agents.looking(
+            now.calls, now_ms, silent_since_ms, event_ms or None, until_ms
+        )
         self.bad_times.note(self.agents.now, now_ms, is_silent=silent_since_ms is not None)
         return now

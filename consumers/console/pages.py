@@ -293,7 +293,7 @@ def _group_of(shown: ShownCall) -> str:
     if shown.ending is not None:
         return f"Ended badly, in the last {MINUTES} minutes"
     if shown.has_stopped and shown.call.state == "running":
-        return "Without events: not known how they are"
+        return "No events: state unknown"
     return _WELL if shown.call.state == "running" else "Over"
 
 

@@ -385,7 +385,7 @@ def past_page(
             for name, number in (("Previous", asked.page - 1), ("Next", asked.page + 1))
             if 1 <= number <= min(MOST_PAGES, -(-found.total // ROWS))
         ],
-        csv=f"past.csv{asked.query()}",
+        csv=f"past.csv{asked.query(shown='')}",
         by_day=f"versions{LotsQuery(by='day', agent=asked.agent).query()}",
         remark=remark,
     )
@@ -516,7 +516,11 @@ def lines_as_shown(
             "rank": "; ".join(text for _, text in why(call)),
         }
         cells = [
-            told.get(name) or ("" if call.get(name) is None else PAST_COLUMNS[name][1](call[name]))
+            told[name]
+            if name in told
+            else ""
+            if call.get(name) is None
+            else PAST_COLUMNS[name][1](call[name])
             for name in names
         ]
         whose = [str(call.get(f"labels.{name}") or "") for name in _WHOSE_CALL.values()]

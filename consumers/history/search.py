@@ -92,6 +92,20 @@ names are those of `TroubleKind` where it has them.
 TOOL_FAILED_REACHED: Final = "tool_failed_goals_reached"
 """The main trouble of a call whose tool failed, and that reached all its goals all the same."""
 _REACHED: Final = 'coalesce("goals.success_final_turn", -1) = 1'
+
+
+def _main_trouble(name: str) -> str:
+    """The case of a trouble among the main ones. What a call reached all its goals in spite of is no
+    reason before the others.
+    """
+    case = f"WHEN {TROUBLES[name]} THEN '{name}' "
+    if name == "tool_fails":
+        return f"WHEN {TROUBLES[name]} AND NOT {_REACHED} THEN '{name}' "
+    if name == "stalled":
+        return f"{case}WHEN {TROUBLES['tool_fails']} THEN '{TOOL_FAILED_REACHED}' "
+    return case
+
+
 _NOT_JUDGED: Final = (
     '"goals.goal_set" IS NOT NULL AND coalesce("goals.success_final_turn", -1) NOT IN (0, 1)'
 )
@@ -122,8 +136,7 @@ DERIVED: Final[Mapping[str, Derived]] = {
         + _by_ending(
             _OUTCOME_OF_ENDING,
             "CASE "
-            + f"WHEN {TROUBLES['tool_fails']} AND {_REACHED} THEN '{TOOL_FAILED_REACHED}' "
-            + "".join(f"WHEN {TROUBLES[name]} THEN '{name}' " for name in TROUBLES)
+            + "".join(_main_trouble(name) for name in TROUBLES)
             + f"WHEN {_NOT_JUDGED} THEN 'not_judged' ELSE 'none' END",
         ),
     ),

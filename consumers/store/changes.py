@@ -505,7 +505,7 @@ def _in_short(judged: Collection[Judgement]) -> str:
         return "So it is better in one and worse in another."
     has_unclear = bool({"unclear", "unknown"} & {*judged})
     if "worse" in judged and has_unclear:
-        return "So it is worse in that, and of the rest there are too few calls to say."
+        return "So it is worse; for some measures there are too few calls to say."
     if "worse" in judged:
         return "So it is worse, and there are enough calls to say so."
     if "better" in judged and has_unclear:
@@ -579,7 +579,10 @@ def worse_than_the_others(lots: Sequence[LotCalls]) -> Iterator[tuple[LotCalls, 
     for of in sorted(by_lot.values(), key=lambda of: -max(too_many for too_many, _, _ in of)):
         number = max(1, round(max(too_many for too_many, _, _ in of)))
         texts = " and ".join(text for _, _, text in of)
-        yield of[0][1], f"{texts} (about {number:,} call{'s' * (number > 1)} too many)"
+        yield (
+            of[0][1],
+            f"{texts} (about {number:,} more such call{'s' * (number > 1)} than expected)",
+        )
 
 
 def _share_of(lot: LotCalls, measure: ComparedMeasure) -> tuple[int, int]:

@@ -295,7 +295,8 @@ def standouts(call: ReportedCall) -> tuple[Standout, ...]:
                 turn=first.turn,
                 count=len(ordered),
                 turns=counted(len({each.turn for each in ordered}), "turn"),
-                uses=f", as did {counted(len(ordered) - 1, 'more use')}" * (len(ordered) > 1),
+                uses=f", as did {counted(len(ordered) - 1, 'other tool call')}"
+                * (len(ordered) > 1),
             )
             found.append(Standout(heading, tuple(ordered), is_fault, sentence))
     return tuple(found)

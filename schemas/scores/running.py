@@ -202,14 +202,16 @@ def heard_ms(call: CallRow) -> int:
 
 
 def _by_trouble(shown: ShownCall) -> tuple[float, int]:
-    """The worst first, then those that ended badly, the newest first, then the healthy ones, then
-    those that are over.
+    """The worst first, then those that ended badly, the newest first, then those without events, the
+    healthy ones, and those that are over.
     """
     if shown.troubles:
         return -shown.troubles[0].rank, 0
     if shown.ending is not None:
         return 0, -shown.call.known_ms
-    return 0, 1 if shown.call.state == "running" else 2
+    if shown.call.state != "running":
+        return 0, 3
+    return 0, 1 if shown.has_stopped else 2
 
 
 def _by_latency(shown: ShownCall) -> float:

@@ -144,8 +144,8 @@ def replay(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help=f"Where the position is kept; {POSITION_FILE} in the folder, or beside a single file with "
-            "its name before, unless given.",
+            help=f"Where the position is kept. Unless given, {POSITION_FILE} in the folder, or "
+            f".NAME{POSITION_FILE} next to a single file.",
             rich_help_panel=WATCH_PANEL,
         ),
     ] = None,

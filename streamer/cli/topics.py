@@ -102,7 +102,7 @@ def create(
     scores has as many partitions as events, because the scores of a call are in the partition of
     its events. A later change breaks that for the calls that run at that time: choose a generous
     number. If one of the two is there with another number, no topic is made. Plan one
-    sequencer for each 50,000 events a second: several share out the partitions of events.
+    sequencer for each 7,000 running calls: several share out the partitions of events.
 
     Example:
         callgauge topics create --partitions 24 --replication-factor 3

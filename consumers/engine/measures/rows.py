@@ -86,8 +86,8 @@ def _outcome(
     has_ended: bool = True,
 ) -> TurnOutcome | None:
     """How the turn ended; None if it has not, if the caller did not speak in it, or if lost events
-    hide it. Where nothing said that the call ended (`has_ended`), the answer to its last turn may
-    have come after its events stopped, unless the caller asked again in vain.
+    hide it. Where events only stopped (not `has_ended`), the answer to the last turn may have
+    come after them, unless the caller asked again in vain.
     """
     if turn.number < 1 or not view.has_user:
         return None
@@ -97,13 +97,13 @@ def _outcome(
     is_last = turn.number >= heard.current
     if not view.are_times_exact or not live.has_speech_events or (is_last and not is_over):
         return None
+    if is_last and not has_ended and not _asked_again(turn):
+        return None
     until_s = inf if following is None or following.begin_s is None else following.begin_s
     if turn.begin_s is not None and live.errors.is_any(turn.begin_s, until_s):
         return "failed"
     if not heard.sides.assistant:
         return None  # nothing tells whether this agent is ever heard
-    if is_last and not has_ended and not _asked_again(turn):
-        return None
     return "abandoned" if is_last else "unanswered"
 
 
@@ -218,7 +218,7 @@ class MeasuredTurns:
             known_ms: Broker time of what changed it, or of the end of the call.
             end_ms: End of open sound; None while the call runs.
             is_final: Whether the call is over.
-            has_ended: Whether something said so, and not only a limit.
+            has_ended: Whether it closes for another reason than that no event came any more.
             may_differ: Whether other measures than its words and its timing may differ from those
                 in its row.
         """
@@ -470,7 +470,7 @@ class Measures:
         *,
         has_ended: bool,
     ) -> Generator[None, None, None]:
-        """Sets all values of a call that is over; `has_ended` tells whether something said so.
+        """Sets all values of a call that is over; without `has_ended`, its events only stopped.
         Yields where a step of a long call ends.
         """
         rows, known_ms, last_ms = self._rows, cause.broker_ms, cause.event_time_ms

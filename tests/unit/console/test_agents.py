@@ -338,7 +338,15 @@ def test_callers_who_wait_now_count_with_their_wait_so_far_until_it_is_known() -
     (found,) = agents_at(fleet)
     assert (found.wait_p95_ms, found.turns_answered) == (12_000.0, 1)
     assert bad_time(found).trouble is TroubleKind.MUTE, "it is no slow answer any more"
-    for name in "ab":
+    fleet.put_row(call_row("greeted", labels=V1, waiting=Waiting(0, AT_MS - 30_000, 1)))
+    assert agents_at(fleet)[0].wait_p95_ms == 12_000.0, "a greeting has no wait"
+    stopped = [
+        each._replace(has_stopped=True) for each in fleet.now(AT_MS).calls if not each.call.answer
+    ]
+    for _ in fleet.agents.looking(stopped, AT_MS):
+        pass
+    assert fleet.agents.now[0].wait_p95_ms == 900.0, "of these nobody knows whether they wait"
+    for name in ("a", "b", "greeted"):
         fleet.put_row(call_row(name, labels=V1, revision=2))
     (later,) = agents_at(fleet, AT_MS + MINUTE_MS)
     assert later.wait_p95_ms == 900.0

@@ -562,7 +562,8 @@ def test_a_tenant_that_is_worse_than_all_others_is_named() -> None:
     text = " ".join("".join(Shape(page).text).split())
     worse = "Worse than the others together, the worst first: "
     assert (
-        f"{worse}b ends badly more often by 38 points [19, 55] (about 15 calls too many)." in text
+        f"{worse}b ends badly more often by 38 points [19, 55] (about 15 more such calls than expected)."
+        in text
     )
     assert "goals" not in text[text.index(worse) :][:120], "four calls are too few"
     assert "Choose A and B in the table." in text
@@ -575,7 +576,7 @@ def test_a_tenant_that_is_worse_than_all_others_is_named() -> None:
     told = [(each.lot.tenant, text) for each, text in worse_than_the_others(worst)]
     assert [name for name, _ in told] == ["a", "c"], "it has fewer such calls too many"
     assert " and goals worse by " in told[0][1]
-    assert told[0][1].endswith("(about 69 calls too many)")
+    assert told[0][1].endswith("(about 69 more such calls than expected)")
     two = [every[0]._replace(lot=Lot("desk", "1"), first_ms=0, last_ms=10**9), every[1]]
     two[1] = two[1]._replace(lot=Lot("desk", "2"), first_ms=10**6, last_ms=10**7)
     pair = (two[0].lot, two[1].lot)

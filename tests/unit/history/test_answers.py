@@ -258,11 +258,15 @@ def test_a_failed_tool_is_no_reason_for_a_call_that_reached_all_its_goals(keep: 
     }
     rows = [one(name, failed_tool_calls=1, goals=of) for name, of in goals.items()]
     rows.append(one("without-goals", failed_tool_calls=1))
+    rows.append(
+        one("unanswered", failed_tool_calls=1, goals=goals["reached"], unanswered=1, p50_ms=9.0)
+    )
     found = keep([batch(rows)]).find(EVER, ("conversation_id", "main_trouble"))
     assert {str(row["conversation_id"]): row["main_trouble"] for row in found} == {
         "reached": TOOL_FAILED_REACHED,
         "missed": "tool_fails",
         "without-goals": "tool_fails",
+        "unanswered": "unanswered",
     }
 
 

@@ -153,7 +153,7 @@
     isPaused = wanted;
     pauseButton.setAttribute("aria-pressed", String(wanted));
     pauseButton.textContent = wanted ? "Resume" : "Pause";
-    if (wanted) { source.close(); say("paused", "paused"); } else if (!isBack) connect();
+    if (wanted) { source.close(); say("paused", "paused"); document.body.classList.remove("out-of-date"); } else if (!isBack) connect();
   };
 
   // What a person has chosen is in the address.

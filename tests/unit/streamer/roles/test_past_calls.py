@@ -233,6 +233,7 @@ def test_the_table_as_shown_has_columns_units_and_words_of_the_page(past: Stored
     assert len(made) == 10
     assert list(made[0])[1:5] == ["Began, UTC", "Agent", "Why", "Median wait"]
     assert by_call["broke"]["Why"].startswith("failed: agent error")
+    assert by_call["well"]["Why"] == "", "nothing was wrong"
     assert by_call["broke"]["Labels"] == "false-alarm"
     assert by_call["next-care"]["Page"] == "http://here/calls/next-care"
     assert any(each["Median wait"].endswith(" s") for each in made)
