@@ -138,6 +138,13 @@ class CallEnd:
             self._plan()
 
     @property
+    def is_told(self) -> bool:
+        """Whether an event said that the call ended, or a record of the whole call came; unlike the
+        reason of its close it does not depend on what came first.
+        """
+        return self._announced is not None or self._recorded_ms is not None
+
+    @property
     def heard_ms(self) -> int:
         """Broker time of its latest record; of a call that ended no later than that, because a
         record of it may come minutes later.
@@ -598,7 +605,7 @@ class Call:
         self._judged.give_up(now_ms)
         yield from _in_steps(
             self._measures.finish(
-                self.live, context, cause, self._judged, has_ended=reason is not CloseReason.IDLE
+                self.live, context, cause, self._judged, has_ended=self.end.is_told
             ),
             takes_several=is_long,
         )

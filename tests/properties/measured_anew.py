@@ -21,7 +21,7 @@ from consumers.engine.measures.eva_timing import (
     turn_scores_of,
 )
 from consumers.engine.measures.stages import StageLatencies
-from consumers.engine.measures.talk import talk_of
+from consumers.engine.measures.talk import LONG_SILENCE_MS, talk_of
 from consumers.engine.measures.words import CallWordErrors, ErrorSums, compare, differences
 from consumers.engine.turns.bot import BotTurnMachine
 from consumers.engine.turns.eva import Pieces, joined
@@ -322,6 +322,17 @@ def outcome_of(call: Call, turn: int, view: TurnView, *, is_over: bool) -> str |
         live.has_speech_events and view.are_times_exact and (turns.sides.assistant or silences)
     )
     if not is_heard or (turn >= turns.current and not is_over):
+        return None
+    said = turns.turn(turn)
+    assert said is not None
+    pauses_s = [
+        later_s - max(end_s for end_s in said.user.ends if end_s <= later_s)
+        for later_s in said.user.starts
+        if any(end_s <= later_s for end_s in said.user.ends)
+    ]
+    has_asked_again = max(pauses_s, default=0.0) >= LONG_SILENCE_MS / 1_000
+    is_cut_off = call.end._announced is None and call.end._recorded_ms is None
+    if turn >= turns.current and is_cut_off and not has_asked_again:
         return None
     from_s, until_s = begins[turn], begins.get(turn + 1)
     errors_s = [ms / 1_000 for ms in live.errors._times_ms]

@@ -218,7 +218,7 @@ class MeasuredTurns:
             known_ms: Broker time of what changed it, or of the end of the call.
             end_ms: End of open sound; None while the call runs.
             is_final: Whether the call is over.
-            has_ended: Whether it closes for another reason than that no event came any more.
+            has_ended: Whether something said so, and events did not only stop.
             may_differ: Whether other measures than its words and its timing may differ from those
                 in its row.
         """
