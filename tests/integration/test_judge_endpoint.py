@@ -101,7 +101,7 @@ async def test_a_request_that_is_rejected_is_told_once() -> None:
 
 
 async def test_silence_is_waited_out_and_tried_again() -> None:
-    reply, asked = await reply_to(lambda _: Does(hangs=True), timeout_seconds=0.2, max_retries=1)
+    reply, asked = await reply_to(lambda _: Does(hangs=True), timeout_seconds=1.0, max_retries=1)
     assert (reply.outcome, reply.requests, len(asked)) == (TrialOutcome.TIMED_OUT, 2, 2)
 
 
