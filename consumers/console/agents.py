@@ -47,7 +47,7 @@ SURE_MS: Final = 2_000
 then the events may only be missing, and of several calls that is what it mostly is.
 """
 NO_ANSWER_MS: Final = 10_000
-"""A wait this long is told as no answer, and not as a slow one."""
+"""A caller who has waited this long counts as not answered, and his answer as no slow one."""
 GRAVE_MS: Final = 20_000
 """A wait of one call that says enough of its agent."""
 ENDED_LATELY_MS: Final = MINUTE_MS
@@ -710,7 +710,8 @@ def _mostly(wrong: Counter[_Wrong], held: _Wrong) -> _Wrong:
     if kinds[TroubleKind.VERY_SLOW] or held[0] is TroubleKind.VERY_SLOW:
         kinds[TroubleKind.VERY_SLOW] += kinds.pop(TroubleKind.SILENT, 0)
     kind = _held(kinds, held[0])
-    if kinds[TroubleKind.MUTE] > kinds[kind]:  # what is worst is said as soon as most suffer it
+    # calls without an answer are the worst: they need not be twice as many
+    if kinds[TroubleKind.MUTE] > kinds[kind]:
         kind = TroubleKind.MUTE
     return kind, _held(stages, held[1]) if kind is TroubleKind.VERY_SLOW else None
 

@@ -497,7 +497,7 @@ def _row(
 
 
 _WHOSE_CALL: Final = {"Version": "version", "Tenant": "tenant", "Environment": "environment"}
-"""What stands beside an agent on the page, by its heading in the CSV."""
+"""By heading of the CSV, the label that the page shows beside the agent."""
 
 
 def lines_as_shown(
@@ -515,14 +515,10 @@ def lines_as_shown(
             "first_known_ms": day_and_time(began_ms(call)).removesuffix(" UTC"),
             "rank": "; ".join(text for _, text in why(call)),
         }
-        cells = [
-            told[name]
-            if name in told
-            else ""
-            if call.get(name) is None
-            else PAST_COLUMNS[name][1](call[name])
-            for name in names
-        ]
+        known = {
+            name: PAST_COLUMNS[name][1](call[name]) for name in names if call.get(name) is not None
+        }
+        cells = [(known | told).get(name, "") for name in names]
         whose = [str(call.get(f"labels.{name}") or "") for name in _WHOSE_CALL.values()]
         of_people = " ".join(labels.get(conversation_id, ()))
         yield [conversation_id, *cells, *whose, of_people, site.call_href(conversation_id)]

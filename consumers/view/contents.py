@@ -318,7 +318,7 @@ def _wait_with_tool(call: ReportedCall, turn: int, wait_ms: float) -> str:
     longest_ms, tool = max((use for use in uses if use[0] <= wait_ms), default=(0.0, ""))
     of_it = f" ({call.shown(tool)} {seconds(longest_ms)})" if longest_ms > wait_ms / 2 else ""
     said = seconds(wait_ms)
-    if said == seconds(SLOW_MS):  # longer than that, by less than is told
+    if said == seconds(SLOW_MS):  # two digits do not show that it is longer than the objective
         said = f"{wait_ms / MS_PER_SECOND:.3f} s"
     return said + of_it
 

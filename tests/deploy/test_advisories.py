@@ -98,7 +98,7 @@ def test_advisories_that_are_too_old_fail_and_say_what_to_do(
     assert check.main([str(tmp_path / "list.json")], date.fromisoformat(today)) == code
     said = capsys.readouterr().err
     assert ("days old" in said) is ("ADVISORIES=all.zip" in said) is (code != 0)
-    # a build of one's own is told, and goes on
+    # who builds for himself sees the same message, and the build goes on
     assert check.main([check.ANY_AGE, str(tmp_path / "list.json")], date.fromisoformat(today)) == 0
     assert capsys.readouterr().err == said
 
