@@ -330,7 +330,7 @@ class Call:
             return
         self._row_due_ms = rows.call.known_ms + CALL_ROW_EVERY_MS
         self._plan()
-        rows.note_sounds(self.live.sounds_over)
+        rows.note_sounds(self.live.sounds)
         if rows.is_silent:
             rows.pass_over()
         else:
@@ -358,8 +358,8 @@ class Call:
             if row.status != "withdrawn" or live.turns.view(row.turn) is not None:
                 row.status = live.turns.status(row.turn)
             turn = heard.turn(row.turn)
-            row.user_sounds = () if turn is None else turn.user.in_row
-            row.assistant_sounds = () if turn is None else turn.assistant.in_row
+            row.user_sounds = () if turn is None else turn.user.heard.in_row()
+            row.assistant_sounds = () if turn is None else turn.assistant.heard.in_row()
 
         call.began_ms, call.turns, call.events = live.first_ms, live.turns.highest_turn, self.events
         call.last_known_ms = self.end.heard_ms
@@ -434,9 +434,9 @@ class Call:
         nothing else of it changes. A caller who speaks over an answer is in the next turn.
         """
         for turn in touched:
-            sounds = live.sounds_over(turn)
-            if sounds and (turn in self.rows.turns or turn == live.turn >= 0):
-                self.rows.hear(turn, broker_ms, sounds)
+            has_row = turn in self.rows.turns or turn == live.turn >= 0
+            if has_row and live.is_agent_silent(turn):
+                self.rows.hear(turn, broker_ms, live.sounds(turn))
 
     def _repeats_another(self, arrival: Arrival) -> bool:
         """Whether the record came before, was put back before, or is made from the record of a
@@ -491,11 +491,8 @@ class Call:
         self._plan()
 
     def _plan(self) -> None:
-        due_ms, silence_ms, judged_ms = (
-            self.end.due_ms,
-            self.live.dead_air.wakeup_at_ms,
-            self._judged.wakeup_ms,
-        )
+        due_ms, judged_ms = self.end.due_ms, self._judged.wakeup_ms
+        silence_ms = self.live.dead_air.wakeup_at_ms
         if silence_ms is not None and silence_ms < due_ms:
             due_ms = silence_ms
         # A call that is over only waits for verdicts, and says nothing more until then.
@@ -609,6 +606,7 @@ class Call:
             ),
             takes_several=is_long,
         )
+        self.rows.hear_all(now_ms, self.live.sounds)
         out += self._measures.closing_counts()
         if self.live.nameless_tools:
             self._unread(NAMELESS, 0, out)

@@ -14,12 +14,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 from msgspec import structs
 
 from consumers.engine.redaction.redactor import CallRedactor, Redactor
+from consumers.engine.turns.timeline import NO_SOUNDS, TurnSounds
 from schemas.closed_sets import FAILED_USES, Anchor, Speaker, ToolOutcome
 from schemas.rows import (
     MAX_LISTED_TOOLS,
     MAX_LISTED_TURNS,
     MAX_SILENCES,
-    MAX_SOUNDS,
     MAX_TOOLS,
     Answer,
     CallRow,
@@ -49,7 +49,7 @@ class _Moments:
     Attributes:
         answered_ms: The broker's time at which the wait was known; -1 before.
         waits: How often the caller has waited for an answer in this turn.
-        sounds: How many sounds of the agent were over when its newest row was made.
+        sounds: Those that its newest row was made from.
         has_counted: News that are out, and are never out again.
         held: Interruptions that count once the call has left the turn.
         summed: The part of the call's sums that the turn has.
@@ -60,7 +60,7 @@ class _Moments:
     def __init__(self) -> None:
         self.answered_ms = -1
         self.waits = 0
-        self.sounds = 0
+        self.sounds = NO_SOUNDS
         self.has_counted: tuple[str, ...] = ()
         self.held: tuple[Speaker, ...] = ()
         self.summed: _Part | None = None
@@ -136,19 +136,26 @@ class CallRows:
             self._mark(turn, known_ms)
         return is_changed
 
-    def hear(self, turn: int, known_ms: int, sounds: int) -> None:
-        """Has the row of a turn made, without that of the call, because so many sounds of the agent
-        are over in it; unless the newest row has them.
+    def hear(self, turn: int, known_ms: int, sounds: TurnSounds) -> None:
+        """Has the row of a turn made, without that of the call, because the agent's sounds of the
+        turn are over; unless the newest row has them.
         """
         if turn not in self.turns:
             self.set_turn(turn, known_ms)
-        if sounds <= MAX_SOUNDS and sounds != self._moments[turn].sounds:
+        if not sounds.agent.are_in_row_of(self._moments[turn].sounds.agent):
             self._mark_turn(turn, known_ms)
 
-    def note_sounds(self, sounds_over: Callable[[int], int]) -> None:
-        """Notes how many sounds of the agent the rows have that are made now."""
+    def hear_all(self, known_ms: int, sounds_of: Callable[[int], TurnSounds]) -> None:
+        """Has the rows made that lack sounds, at the close of the call."""
+        for turn, moments in self._moments.items():
+            sides = zip(sounds_of(turn), moments.sounds, strict=True)
+            if not all(now.are_in_row_of(noted) for now, noted in sides):
+                self._mark_turn(turn, known_ms)
+
+    def note_sounds(self, sounds_of: Callable[[int], TurnSounds]) -> None:
+        """Notes the sounds of the turns whose rows are made now."""
         for turn in self._changed:
-            self._moments[turn].sounds = sounds_over(turn)
+            self._moments[turn].sounds = sounds_of(turn)
 
     def set_wait(
         self,
@@ -258,7 +265,7 @@ class CallRows:
         elif by not in interruptions:
             moments.held = (*moments.held, by)
             self._holding.add(turn)
-            interruptions = (*interruptions, by)
+            interruptions = tuple(sorted((*interruptions, by), reverse=True))  # the caller first
         self.set_turn(turn, known_ms, interruptions=interruptions)
 
     def leave(self, through_turn: float, known_ms: int) -> None:

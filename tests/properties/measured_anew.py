@@ -177,13 +177,15 @@ def measured_at_the_close(call: Call) -> dict[int, Json]:
     """The parts of every turn of a call that ends now."""
     live, context = call.live, call.eva_context()
     machine = live.machine
+    if isinstance(machine, BotTurnMachine):
+        machine.is_over = True  # as the close sets it: no report of speech can come any more
+    session_end_s = live.history.session_end_s()
     heard = {
-        turn: times
+        turn: heard_times(said, _view(live, turn, session_end_s))
         for turn in sorted(machine.turns)
-        if (times := times_now(live, turn)) is not None
+        if (said := live.heard().turn(turn)) is not None
     }
     scores = scores_at_the_close(live, context, heard)
-    session_end_s = live.history.session_end_s()
     end_ms = live.heard().sound_end_ms(live.history.last_time_ms())
     found = {}
     for turn in machine.turns:
@@ -318,9 +320,7 @@ def outcome_of(call: Call, turn: int, view: TurnView, *, is_over: bool) -> str |
         )
         return "interrupted" if is_cut else "answered"
     silences = call.rows.turns[turn].dead_air if turn in call.rows.turns else ()
-    is_heard = (
-        live.has_speech_events and view.are_times_exact and (turns.sides.assistant or silences)
-    )
+    is_heard = live.has_speech_events and view.are_times_exact
     if not is_heard or (turn >= turns.current and not is_over):
         return None
     said = turns.turn(turn)
@@ -340,6 +340,8 @@ def outcome_of(call: Call, turn: int, view: TurnView, *, is_over: bool) -> str |
         from_s <= at_s and (until_s is None or at_s < until_s) for at_s in errors_s
     ):
         return "failed"
+    if not (turns.sides.assistant or silences):
+        return None
     return "abandoned" if turn >= turns.current and not silences else "unanswered"
 
 

@@ -9,6 +9,9 @@ from consumers.engine.admission import Arrival
 from tests.properties.evaluation import final_state, fold, fresh, renumbered, rows_of_calls, run
 from tests.properties.steered_calls import drawn, steered_arrivals
 from tests.support.calls.wire_calls import arrivals_of
+from tests.support.fakes.engine_feed import Json
+
+START_MS = 1_790_000_000_000
 
 
 @given(st.data())
@@ -62,3 +65,39 @@ def test_a_successor_begins_at_the_first_record_of_the_oldest_open_call(
         ],
     )
     assert evaluator.low_watermark() == arrivals[0].offset
+
+
+def test_the_sounds_of_a_turn_are_those_at_the_end_whatever_else_changed() -> None:
+    started = {"type": "call_started", "timestamp": START_MS, "pipeline_type": "s2s"}
+    said = {"message_type": "user", "value": "Hi", "timestamp": str(START_MS)}
+    for second in (
+        {**_sound("audio_end", "assistant"), "audio_timestamp": START_MS / 1_000},
+        _sound("audio_start", "assistant"),
+    ):
+        call = {
+            "id": "sounds",
+            "audit": [said],
+            "user_sim": [
+                _sound("audio_start", "assistant"),
+                _sound("audio_end", "assistant", after_ms=1, heard_after_ms=-599),
+                _sound("audio_start", "simulated_user", after_ms=1),
+                second,
+            ],
+            "control": [started],
+            "control_on": ["audit"],
+        }
+        sounds = [("user_sim", place) for place in range(4)]
+        words_first = [("control", 0), ("audit", 0), *sounds]
+        words_last = [("control", 0), *sounds, ("audit", 0)]
+        one, another = (run(arrivals_of(call, order)) for order in (words_first, words_last))
+        assert final_state(one) == final_state(another)
+
+
+def _sound(kind: str, side: str, after_ms: int = 0, heard_after_ms: int | None = None) -> Json:
+    heard_ms = START_MS + (after_ms if heard_after_ms is None else heard_after_ms)
+    return {
+        "event_type": kind,
+        "user": side,
+        "timestamp": START_MS + after_ms,
+        "audio_timestamp": heard_ms / 1_000,
+    }

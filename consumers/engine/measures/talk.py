@@ -437,7 +437,7 @@ def _has_gaps(side: HeardSide, *, is_over: bool) -> bool:
     """Whether the length of its sounds is unknown. The bot reports its ends itself, so the end that
     is missing after the call was lost, or the line went down first.
     """
-    return side.has_gaps or (is_over and side.is_paired_by_time and side.is_open)
+    return side.has_gaps or (is_over and side.heard.are_paired_by_time and side.is_open)
 
 
 def _unknown(sides: HeardSides, measured: CallMeasures) -> Unscored | None:

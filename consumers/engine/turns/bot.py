@@ -15,9 +15,11 @@ from consumers.engine.turns.timeline import (
     PIPECAT_RANK,
     TIME_SHIFT,
     Replays,
+    Sounds,
     Timeline,
     ToolEntry,
     ToolPayload,
+    TurnSounds,
     order_key,
 )
 from schemas.units import MS_PER_SECOND
@@ -263,6 +265,14 @@ class BotTurn(NamedTuple):
         )
 
     @property
+    def sounds(self) -> TurnSounds:
+        """The caller's are those that the detector heard, otherwise those that the rulings made."""
+        caller = Sounds(self.vad_starts, self.vad_ends, are_paired_by_time=True)
+        if not self.vad_starts:
+            caller = Sounds(self.release_starts, self.release_ends, are_paired_by_time=True)
+        return TurnSounds(Sounds(self.bot_starts, self.bot_ends, are_paired_by_time=True), caller)
+
+    @property
     def times_s(self) -> Iterator[tuple[float, ...]]:
         """All moments of the turn, in groups."""
         return chain(self[:8], (self.agent_heard, self.agent_said))
@@ -283,11 +293,7 @@ class BotTurn(NamedTuple):
         """End of the caller's last sound, otherwise of the last ruling; None without either, and
         while it is open.
         """
-        starts, ends = (
-            (self.vad_starts, self.vad_ends)
-            if self.vad_starts
-            else (self.release_starts, self.release_ends)
-        )
+        starts, ends, _ = self.sounds.caller
         return ends[-1] if ends and len(ends) == len(starts) else None
 
 

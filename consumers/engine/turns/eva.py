@@ -28,9 +28,12 @@ from consumers.engine.turns.timeline import (
     TIME_SHIFT,
     ElementKind,
     Replays,
+    Sounds,
     Timeline,
+    Times,
     ToolEntry,
     ToolPayload,
+    TurnSounds,
     order_key,
 )
 from schemas.closed_sets import PipelineType
@@ -41,8 +44,6 @@ from schemas.metric_context import AudioSegments, MetricContext
 # Texts grow by appending and are read on demand, so they are kept as pieces: joining them at every
 # growth would make the cost of a turn quadratic in its words.
 
-Times = tuple[float, ...]
-"""Audio times in epoch seconds, in the order of filing."""
 
 Piece = str | TextGroup
 Pieces = Piece | tuple["Pieces", tuple[Piece, ...]]
@@ -134,6 +135,12 @@ class TurnState:
     spoke_over: bool = False
     is_fallback: bool = False
     has_assistant_entry: bool = False
+
+    @property
+    def sounds(self) -> TurnSounds:
+        """As the simulated caller reports them."""
+        agent = Sounds(self.assistant_starts, self.assistant_ends)
+        return TurnSounds(agent, Sounds(self.user_starts, self.user_ends))
 
     def has_user_end(self, end_ms: int) -> bool:
         """Whether the caller's sound ended in this turn at that millisecond."""

@@ -3,12 +3,11 @@ caller's wait.
 """
 
 from abc import ABC, abstractmethod
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum, auto
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain
 from math import inf
 from typing import Final, Literal, NamedTuple, Protocol
 
@@ -34,17 +33,19 @@ from consumers.engine.turns.eva_text import without_eva_labels
 from consumers.engine.turns.normal_text import without_bracketed
 from consumers.engine.turns.timeline import (
     PairedUse,
+    Sounds,
     Source,
     Spans,
+    Times,
     TimeSpan,
     ToolEntry,
     ToolPayload,
     ToolUses,
     TurnView,
     key_time_ms,
+    ms_of,
 )
 from schemas.closed_sets import Anchor
-from schemas.rows import MAX_SOUNDS, Sound
 from schemas.units import MS_PER_SECOND
 
 # The words of a turn by source, and one table that chooses the sources for each purpose.
@@ -244,8 +245,6 @@ WORDS_BY_PURPOSE: Final[Mapping[Purpose, _Order]] = {
 # places that know both the machines and this shape. Everything that measures, judges or shows a
 # turn reads it and no machine.
 
-Times = tuple[float, ...]
-"""Epoch seconds, in the order of filing."""
 Segments = tuple[tuple[float, float], ...]
 
 
@@ -254,26 +253,30 @@ class HeardSide(NamedTuple):
 
     Attributes:
         words: The words of the turn.
-        starts: Starts of its sounds.
-        ends: Ends of its sounds; the last one may have no end yet.
+        heard: Its sounds.
         texts_s: Times at which its words came to the log or to speech synthesis, for a side without
             sound.
         reports_s: Times at which an ElevenLabs agent reported its words.
         is_user: Whether it is the user's side.
-        is_paired_by_time: Whether a start belongs to the next end, as with a bot that is started
-            twice and stops once; otherwise the first end is that of the first start, and so on, as
-            EVA pairs them.
         has_gaps: Whether a start or an end of its sounds was lost, so that their length is unknown.
     """
 
     words: SaidWords
-    starts: Times = ()
-    ends: Times = ()
+    heard: Sounds = Sounds()
     texts_s: Times = ()
     reports_s: Times = ()
     is_user: bool = False
-    is_paired_by_time: bool = False
     has_gaps: bool = False
+
+    @property
+    def starts(self) -> Times:
+        """Starts of its sounds."""
+        return self.heard.starts
+
+    @property
+    def ends(self) -> Times:
+        """Ends of its sounds."""
+        return self.heard.ends
 
     @property
     def is_open(self) -> bool:
@@ -296,32 +299,17 @@ class HeardSide(NamedTuple):
         """
         return tuple(
             (start_s, max(start_s, end_s) if stop_s is None else stop_s)
-            for start_s, stop_s in self._pairs()
+            for start_s, stop_s in self.heard.pairs()
         )
 
     def spans(self, end_ms: int | None) -> Spans:
         """Each sound in ms; an open one ends at `end_ms`, or is left out if that is None."""
         found = []
-        for start_s, stop_s in self._pairs():
-            stop_ms = end_ms if stop_s is None else _ms(stop_s)
+        for start_s, stop_s in self.heard.pairs():
+            stop_ms = end_ms if stop_s is None else ms_of(stop_s)
             if stop_ms is not None:
-                found.append(TimeSpan(_ms(start_s), stop_ms))
+                found.append(TimeSpan(ms_of(start_s), stop_ms))
         return tuple(found)
-
-    @property
-    def in_row(self) -> tuple[Sound, ...]:
-        """Its first sounds, as the row of a turn has them."""
-        pairs = islice(self._pairs(), MAX_SOUNDS)
-        return tuple(
-            Sound(_ms(start_s), None if stop_s is None else _ms(stop_s))
-            for start_s, stop_s in pairs
-        )
-
-    def _pairs(self) -> Iterator[tuple[float, float | None]]:
-        ends = self.ends
-        for at, start_s in enumerate(self.starts):
-            place = bisect_left(ends, start_s) if self.is_paired_by_time else at
-            yield start_s, ends[place] if place < len(ends) else None
 
     @property
     def logged_ms(self) -> int | None:
@@ -559,10 +547,6 @@ def last_end_s(starts: Times, ends: Times) -> float | None:
     return ends[len(starts) - 1] if len(ends) >= len(starts) else inf
 
 
-def _ms(time_s: float) -> int:
-    return round(time_s * MS_PER_SECOND)
-
-
 # Turns as the bot heard them, read from its turn machine.
 
 _NOTHING = BotTurn()
@@ -670,36 +654,31 @@ class HeardByTheBot(HeardTurns):
         heard, before = state or _NOTHING, machine.turns.get(number - 1, _NOTHING)
         # The heard part of a cut-off answer is in the bot's own message, if it sends messages.
         words = _Words(said, self._history, is_unheard=heard.is_cut and machine.reports_answers)
-        starts, ends, gap = heard.vad_starts, heard.vad_ends, Gap.VAD
-        if not starts:
-            starts, ends, gap = heard.release_starts, heard.release_ends, Gap.RULING
+        sounds = heard.sounds
+        gap = Gap.VAD if heard.vad_starts else Gap.RULING
         return HeardTurn(
             number,
             HeardSide(
                 words,
-                starts,
-                ends,
+                sounds.caller,
                 heard.transcripts,
                 heard.agent_heard,
                 is_user=True,
-                is_paired_by_time=True,
                 has_gaps=bool(heard.gaps & gap),
             ),
             HeardSide(
                 words,
-                heard.bot_starts,
-                heard.bot_ends,
+                sounds.agent,
                 heard.bot_texts,
                 heard.agent_said,
                 is_user=False,
-                is_paired_by_time=True,
                 has_gaps=bool(heard.gaps & Gap.BOT),
             ),
             words,
             tools,
             None if state is None else view_of_bot_turn(machine, number),
             tuple(heard.times_s),
-            begin_s=starts[0] if starts else _begin_s(heard, before),
+            begin_s=sounds.caller.starts[0] if sounds.caller.starts else _begin_s(heard, before),
             answer_before_end_s=last_end_s(before.bot_starts, before.bot_ends),
             endpointing_s=_endpointing_s(heard),
             user_interrupted=heard.user_interrupted,
@@ -912,12 +891,12 @@ class HeardByTheCaller(HeardTurns):
         if state is None:
             return None
         words = _CallerWords(state, number, self._trace)
-        view = view_of_eva_turn(state)
+        sounds, view = state.sounds, view_of_eva_turn(state)
         starts = state.user_starts or state.assistant_starts
         return HeardTurn(
             number,
-            HeardSide(words, state.user_starts, state.user_ends, is_user=True),
-            HeardSide(words, state.assistant_starts, state.assistant_ends, is_user=False),
+            HeardSide(words, sounds.caller, is_user=True),
+            HeardSide(words, sounds.agent, is_user=False),
             words,
             tools,
             view,

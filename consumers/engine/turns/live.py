@@ -32,6 +32,7 @@ from consumers.engine.turns.heard import (
 )
 from consumers.engine.turns.reported import AgentRecord, AgentRecords, ReportedTools, ToldWaits
 from consumers.engine.turns.timeline import (
+    NO_SOUNDS,
     BrokerMoment,
     HeardBy,
     PairedUse,
@@ -39,6 +40,7 @@ from consumers.engine.turns.timeline import (
     ToolEntry,
     ToolPayload,
     ToolUses,
+    TurnSounds,
     TurnView,
     UseKey,
     turn_with_user_end,
@@ -780,7 +782,7 @@ class LiveCall:
         because its words are whole utterances; text for a synthesis that is not reported may go on.
         """
         if self.bot is None:
-            return self.sounds_over(turn) > 0
+            return self.is_agent_silent(turn)
         machine = self.bot.machine
         state = machine.turns.get(turn)
         if state is None:
@@ -789,14 +791,20 @@ class LiveCall:
             return machine.bot_turn != turn
         return bool(state.agent_said) or machine.is_mute
 
-    def sounds_over(self, turn: int) -> int:
-        """How many sounds of the agent are over in the turn; 0 while one goes on."""
+    def is_agent_silent(self, turn: int) -> bool:
+        """Whether the agent has sounded in the turn, and none of its sounds goes on."""
         if self.bot is None:
             heard = self.history.machine.turns.get(turn)
-            sounds = 0 if heard is None else len(heard.assistant_starts)
-            return 0 if heard is None or sounds > len(heard.assistant_ends) else sounds
+            return heard is not None and 0 < len(heard.assistant_starts) <= len(
+                heard.assistant_ends
+            )
         state, machine = self.bot.machine.turns.get(turn), self.bot.machine
-        return 0 if state is None or machine.bot_turn == turn else len(state.bot_starts)
+        return state is not None and bool(state.bot_starts) and machine.bot_turn != turn
+
+    def sounds(self, turn: int) -> TurnSounds:
+        """The sounds of a turn, as its row has them."""
+        state = self.machine.turns.get(turn)
+        return NO_SOUNDS if state is None else state.sounds
 
     def rests_on_open_sound(self, turn: int) -> bool:
         """Whether an open sound hides a value of the turn."""

@@ -7,10 +7,12 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import KW_ONLY, dataclass
 from enum import IntEnum
-from typing import Literal, NamedTuple, Protocol
+from itertools import chain, islice, repeat
+from typing import Final, Literal, NamedTuple, Protocol
 
 from schemas.closed_sets import Anchor, InputSource, ToolOutcome, UnscoredReason
-from schemas.rows import Unscored
+from schemas.rows import MAX_SOUNDS, Sound, Unscored
+from schemas.units import MS_PER_SECOND
 
 # One merged timeline of a call: sorted elements, the machine's state after the last, and
 # checkpoints to return to.
@@ -362,6 +364,65 @@ def merged(spans: Iterable[TimeSpan], *, keeps_moments: bool = False) -> Spans:
 def length_ms(spans: Iterable[TimeSpan]) -> int:
     """Sum of their lengths."""
     return sum(span.end_ms - span.start_ms for span in spans)
+
+
+# The sounds of a turn.
+
+Times = tuple[float, ...]
+"""Epoch seconds, in the order of filing."""
+
+
+class Sounds(NamedTuple):
+    """Sounds of one side of a turn.
+
+    Attributes:
+        starts: Their starts.
+        ends: Their ends; the last one may have no end yet.
+        are_paired_by_time: Whether a start belongs to the next end, as with a bot that is started
+            twice and stops once; otherwise the first end is that of the first start, and so on, as
+            EVA pairs them.
+    """
+
+    starts: Times = ()
+    ends: Times = ()
+    are_paired_by_time: bool = False
+
+    def pairs(self) -> Iterator[tuple[float, float | None]]:
+        """Start and end of each; None for an open one."""
+        starts, ends = self.starts, self.ends
+        if not self.are_paired_by_time:
+            return zip(starts, chain(ends, repeat(None)), strict=False)
+        places = (bisect_left(ends, start_s) for start_s in starts)
+        return (
+            (start_s, ends[place] if place < len(ends) else None)
+            for start_s, place in zip(starts, places, strict=True)
+        )
+
+    def in_row(self) -> tuple[Sound, ...]:
+        """The first ones, as the row of a turn has them."""
+        return tuple(
+            Sound(ms_of(start_s), None if stop_s is None else ms_of(stop_s))
+            for start_s, stop_s in islice(self.pairs(), MAX_SOUNDS)
+        )
+
+    def are_in_row_of(self, others: "Sounds") -> bool:
+        """Whether a row that was made from the others has these."""
+        return self == others or self.in_row() == others.in_row()
+
+
+class TurnSounds(NamedTuple):
+    """The sounds of both sides of a turn."""
+
+    agent: Sounds = Sounds()
+    caller: Sounds = Sounds()
+
+
+NO_SOUNDS: Final = TurnSounds()
+
+
+def ms_of(time_s: float) -> int:
+    """The nearest millisecond of a time in seconds."""
+    return round(time_s * MS_PER_SECOND)
 
 
 # Pairs tool calls with their responses: by id where they have one, otherwise the first call of a

@@ -5,7 +5,7 @@ and how many that is.
 import json
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise, takewhile
+from itertools import pairwise, permutations, takewhile
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -391,6 +391,14 @@ def test_a_row_has_the_sounds_of_both_sides_the_first_ones_of_many() -> None:
     row = feed.turn(1)
     assert row.user_sounds[0] == Sound(T0_MS + 2_000, T0_MS + 2_050)
     assert (len(row.user_sounds), row.assistant_sounds) == (MAX_SOUNDS, (Sound(T0_MS + 20_000),))
+
+
+@pytest.mark.parametrize("told", list(permutations(Speaker)))
+def test_of_two_who_interrupt_each_other_the_caller_comes_first(told: Sequence[Speaker]) -> None:
+    made = rows.CallRows(CallRow(conversation_id="one"))
+    for by in told:
+        made.interrupts(1, T0_MS, by, is_withdrawn=False)
+    assert made.turns[1].interruptions == (Speaker.USER, Speaker.ASSISTANT)
 
 
 # The wait of a caller whom nobody answers.

@@ -20,7 +20,14 @@ from consumers.engine.turns.heard import (
     Purpose,
     last_end_s,
 )
-from consumers.engine.turns.timeline import AUDIT_RANK, ElementKind, TimeSpan, ToolUses, order_key
+from consumers.engine.turns.timeline import (
+    AUDIT_RANK,
+    ElementKind,
+    Sounds,
+    TimeSpan,
+    ToolUses,
+    order_key,
+)
 from schemas.closed_sets import Anchor
 
 
@@ -192,7 +199,7 @@ def test_the_bot_s_sound_is_paired_by_time() -> None:
     assert side.segments == ((1.0, 3.0), (2.0, 6.0), (5.0, inf)), (
         "EVA's formulas pair by place here too"
     )
-    open_side = HeardSide(side.words, (1.0, 5.0), (3.0,), is_paired_by_time=True)
+    open_side = HeardSide(side.words, Sounds((1.0, 5.0), (3.0,), are_paired_by_time=True))
     assert (open_side.spans(9_000)[1:], open_side.spans(None)[1:]) == (
         (TimeSpan(5_000, 9_000),),
         (),
