@@ -1,7 +1,6 @@
-"""Writes measured figures into performance.md and sizing.md. All of them come from
-`performance.json`, which one run of `make bench ARGS=--table` writes.
-
-What that run could not measure has the reason in the place of its figure.
+"""Writes figures into performance.md and sizing.md. What is measured comes from `performance.json`,
+which one run of `make bench ARGS=--table` writes; what that run could not measure has the reason in
+the place of its figure. Sizes of what stands in the log are computed from its code.
 """
 
 import json
@@ -9,6 +8,10 @@ import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
+
+from schemas.closed_sets import InputSource
+from schemas.log import SOURCES, Next, Origin, Placed, Tick
+from schemas.units import DAY_MS
 
 RUN: Final = Path(__file__).parent / "performance.json"
 
@@ -41,8 +44,8 @@ ROWS: Final = {
         "engine_of_decode_simulated": "the same, times decoding",
         "engine_us_per_event_recorded": "copies of a recorded call",
         "engine_of_decode_recorded": "the same, times decoding",
-        "records_per_call_simulated": "rows of a simulated call on `scores`",
-        "records_per_call_recorded": "rows of the recorded call",
+        "scores_rows_per_call_simulated": "rows of a simulated call on `scores`",
+        "scores_rows_per_call_recorded": "rows of the recorded call",
         "ratio_100_open_calls": "an event with 100 open calls, times one with one",
         "ratio_10000_open_calls": "with 10,000",
         "ratio_10_minutes": "an event of a call of 10 minutes, times one of a minute",
@@ -102,9 +105,15 @@ _PLANNED: Final = 1_900
 """Events a second of an evaluator that may have to take over those of another. The chart has it
 too.
 """
-_HEADER_BYTES: Final = 48
-"""What the sequencer adds to an event on `events`."""
 _MOST_CALLS: Final = (500, 2_500, 10_000, 40_000)
+
+
+_TICKS_A_SECOND: Final = 2
+_RECORD_BYTES: Final = 60
+"""What Kafka adds to a tick, with its header."""
+_PARTITIONS: Final = (4, 16, 64)
+_MANY_EVENTS: Final = 10_000_000
+"""Offset of an input that has been in use for some time."""
 
 
 def performance_lines() -> Iterator[str]:
@@ -171,14 +180,15 @@ def call_lines() -> Iterator[str]:
     )
     yield (
         "| memory of an evaluator beside its calls; after 2 minutes of twice its highest rate it "
-        f"took 226 MB, calls included | {_MEMORY_OF_NO_CALL_MB} MB |"
+        "took 226 MB, calls included (`python -m tests.chaos --overload`) "
+        f"| {_MEMORY_OF_NO_CALL_MB} MB |"
     )
     yield f"| memory of an open call | {run.call_kb:.0f} kB |"
     yield (
         f"| events of a bot in a minute of a call | {run.bot_events:.0f} events, {run.bot_kb:.0f} "
         "kB |"
     )
-    yield f"| the header that the sequencer adds to an event on `events` | {_HEADER_BYTES} bytes |"
+    yield f"| the header that the sequencer adds to an event on `events` | {_header_bytes()} bytes |"
     yield f"| `ingest`: `POST /events` with one core | {run.ingest} |"
     yield ""
 
@@ -191,7 +201,7 @@ def evaluator_lines() -> Iterator[str]:
         "`events` |"
     )
     yield "|---|---|---|---|---|"
-    bytes_of_a_call = (2_000 * run.bot_kb + run.bot_events * _HEADER_BYTES) / 60
+    bytes_of_a_call = (2_000 * run.bot_kb + run.bot_events * _header_bytes()) / 60
     for calls in _MOST_CALLS:
         events = calls * _EVENTS_OF_A_CALL
         evaluators = max(2, math.ceil(events / _PLANNED))
@@ -203,30 +213,114 @@ def evaluator_lines() -> Iterator[str]:
     yield ""
 
 
-class _Sizes:
-    """The figures of the run that sizing.md needs.
+def serve_lines() -> Iterator[str]:
+    """What `callgauge serve` takes for 300 running calls."""
+    run = _Run()
+    yield from ("| `callgauge serve` with 300 running calls | |", "|---|---|")
+    for name, what in {
+        "serve_core_share": "share of a core",
+        "serve_mb": "memory, after three minutes",
+        "serve_event_to_page_p50_ms": "from an event to its page, p50",
+        "serve_event_to_page_p99_ms": "the same, p99",
+        "serve_log_mb_per_minute": "log, `log.sqlite`, in a minute",
+        "serve_start_seconds": "start after a kill, until all open calls are live again",
+    }.items():
+        yield f"| {what} | {run.shown(name)} |"
+    yield ""
 
-    Raises:
-        ValueError: The run lacks one of them.
-    """
+
+def sequencer_lines() -> Iterator[str]:
+    """What one sequencer does."""
+    run = _Run()
+    calls = round(1 / run.value("sequencer_live_core_share")) * 1_000
+    yield (
+        f"On a backlog one appends {run.shown('sequencer_backlog_events_per_second')}. Running "
+        "calls come in small lots, which cost more:"
+    )
+    yield (
+        f"a thousand take {run.shown('sequencer_live_core_share')}, so plan {calls:,} calls for "
+        "each shard."
+    )
+    yield ""
+
+
+def tick_lines() -> Iterator[str]:
+    """What ticks add to the log, by the number of partitions."""
+    yield "| partitions of each input, and of `events` | a tick | ticks of a day, before replication and compression |"
+    yield "|---|---|---|"
+    for partitions in _PARTITIONS:
+        size = _tick_bytes(partitions)
+        of_a_day = size * _TICKS_A_SECOND * partitions * DAY_MS / 1_000
+        yield f"| {partitions} | {size:,} bytes | {_rounded(of_a_day / 1e9)} GB |"
+    yield ""
+
+
+def kept_lines() -> Iterator[str]:
+    """What the rows of a call take on Kafka."""
+    run = _Run()
+    yield "| topic | a simulated call | a recorded call of five minutes |"
+    yield "|---|---|---|"
+    for topic in ("scores", "words"):
+        sizes = [
+            f"{run.shown(f'{topic}_rows_per_call_{kind}')}, "
+            f"{run.shown(f'{topic}_bytes_per_call_{kind}')}"
+            for kind in ("simulated", "recorded")
+        ]
+        yield f"| `{topic}` | {' | '.join(sizes)} |"
+    yield ""
+
+
+def _header_bytes() -> int:
+    """What the sequencer adds to an event: a name and a value, and the length of each."""
+    name, packed = Placed(1, Origin(InputSource.AUDIT, 0, 0, _MANY_EVENTS, 0)).header()
+    return len(name) + len(packed) + 2
+
+
+def _tick_bytes(partitions: int) -> int:
+    """Size of a tick that says where each partition of each input stands."""
+    positions = {
+        (source, partition): Next(0, _MANY_EVENTS)
+        for source in SOURCES
+        for partition in range(partitions)
+    }
+    return len(Tick.of(1, 1_790_000_000_000, positions).value()) + _RECORD_BYTES
+
+
+class _Run:
+    """The run's figures by name."""
 
     def __init__(self) -> None:
-        figures = json.loads(RUN.read_text(encoding="utf-8"))["figures"]
+        self._figures = json.loads(RUN.read_text(encoding="utf-8"))["figures"]
 
-        def value(name: str) -> float:
-            measured: float | None = figures.get(name, {}).get("value")
-            if measured is None:
-                raise ValueError(
-                    f"{RUN.name} has no {name}, which sizing.md needs: run `make bench "
-                    "ARGS=--table` where it can be measured"
-                )
-            return measured
+    def value(self, name: str) -> float:
+        """A figure.
 
-        self.call_kb = round(value("bytes_per_open_call_10_turns") / 1_000)
-        self.bot_events = round(value("observer_events_per_call_minute"))
-        self.bot_kb = round(value("observer_bytes_per_call_minute") / 1_000)
-        self.events_at_most = _per_second(value("evaluator_us_per_event_live"))
-        self.ingest = _per_second(value("ingest_us_per_event"))
+        Raises:
+            ValueError: The run lacks it.
+        """
+        measured: float | None = self._figures.get(name, {}).get("value")
+        if measured is None:
+            raise ValueError(
+                f"{RUN.name} has no {name}, which sizing.md needs: run `make bench "
+                "ARGS=--table` where it can be measured"
+            )
+        return measured
+
+    def shown(self, name: str) -> str:
+        """A figure with its unit."""
+        return _with_unit(self.value(name), self._figures[name]["unit"])
+
+
+class _Sizes:
+    """What is computed from the run's figures."""
+
+    def __init__(self) -> None:
+        run = _Run()
+        self.call_kb = round(run.value("bytes_per_open_call_10_turns") / 1_000)
+        self.bot_events = round(run.value("observer_events_per_call_minute"))
+        self.bot_kb = round(run.value("observer_bytes_per_call_minute") / 1_000)
+        self.events_at_most = _per_second(run.value("evaluator_us_per_event_live"))
+        self.ingest = _per_second(run.value("ingest_us_per_event"))
 
 
 def _per_second(us: float) -> str:

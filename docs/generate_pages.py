@@ -18,7 +18,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from docs.command_pages import command_list, command_sections, common_options
 from docs.event_tables import event_lines
 from docs.figure_tables import call_lines as sizes_of_calls
-from docs.figure_tables import evaluator_lines, performance_lines
+from docs.figure_tables import (
+    evaluator_lines,
+    kept_lines,
+    performance_lines,
+    sequencer_lines,
+    serve_lines,
+    tick_lines,
+)
 from docs.metric_uses import uses
 from docs.table_columns import (
     both_lines,
@@ -41,7 +48,14 @@ _ROOT: Final = Path(__file__).parents[1]
 
 
 _PARTS: Final[Mapping[str, Mapping[str, Callable[[], Iterator[str]]]]] = {
-    "deploy/sizing.md": {"calls": sizes_of_calls, "evaluators": evaluator_lines},
+    "deploy/sizing.md": {
+        "serve": serve_lines,
+        "calls": sizes_of_calls,
+        "sequencer": sequencer_lines,
+        "ticks": tick_lines,
+        "evaluators": evaluator_lines,
+        "kept": kept_lines,
+    },
     "docs/events.md": {"events": event_lines},
     "docs/performance.md": {"figures": performance_lines},
     "docs/topics.md": {"topics": topic_lines},

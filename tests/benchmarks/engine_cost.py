@@ -6,11 +6,12 @@ Time passes between the records as in the evaluator, so calls close as they do i
 
 import gc
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from consumers.engine.admission import Arrival, admit
-from consumers.engine.effects import Effect, PublishRow, PublishTranscript
+from consumers.engine.effects import Effect, PublishRow, PublishTranscript, PublishWords
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from schemas.events.codec import decode
@@ -41,14 +42,14 @@ class Written(NamedTuple):
     """The output for some traffic.
 
     Attributes:
-        records: Number of rows.
         closed: Number of calls that closed.
-        size_bytes: Size of the records and transcripts, encoded.
+        rows: Number of rows, by topic.
+        size_bytes: Their size, encoded, by topic.
     """
 
-    records: int
     closed: int
-    size_bytes: int
+    rows: Counter[str]
+    size_bytes: Counter[str]
 
 
 def processor_seconds(run: Callable[[], object], rounds: int = ROUNDS) -> float:
@@ -84,13 +85,12 @@ def recorded() -> Traffic:
 def fold(traffic: Traffic, limits: Limits = LIMITS) -> tuple[PartitionEvaluator, Written]:
     """Folds traffic from bytes to bytes, as the evaluator does between reading and writing."""
     evaluator = PartitionEvaluator(limits, "bench", writes_transcripts=True)
-    records = closed = size_bytes = 0
+    rows, size_bytes = Counter[str](), Counter[str]()
     for effects in _steps(evaluator, traffic, limits):
-        for effect, value in _encoded(effects):
-            size_bytes += len(value)
-            records += effect
-        closed += sum(type(effect) is PublishTranscript for effect in effects)
-    return evaluator, Written(records, closed, size_bytes)
+        for topic, value in _encoded(effects):
+            size_bytes[topic] += len(value)
+            rows[topic] += 1
+    return evaluator, Written(rows["transcripts"], rows, size_bytes)
 
 
 def _steps(
@@ -108,13 +108,16 @@ def _steps(
         yield evaluator.advance(traffic[-1][1].timestamp + LATER_MS)
 
 
-def _encoded(effects: Iterable[Effect]) -> Iterator[tuple[bool, bytes]]:
-    """Yields each record as it is written, and whether it is one of `scores`."""
+def _encoded(effects: Iterable[Effect]) -> Iterator[tuple[str, bytes]]:
+    """Yields each record as it is written, and its topic."""
     for effect in effects:
-        if isinstance(effect, PublishRow):
-            yield True, encode(effect.row)
-        elif isinstance(effect, PublishTranscript):
-            yield False, effect.value
+        match effect:
+            case PublishRow():
+                yield "scores", encode(effect.row)
+            case PublishWords():
+                yield "words", encode(effect.row)
+            case PublishTranscript():
+                yield "transcripts", effect.value
 
 
 def measure_engine(figures: Figures) -> None:
@@ -145,12 +148,14 @@ def measure_engine(figures: Figures) -> None:
         figures.add(
             f"engine_of_decode_{name}", ours / decoding, "the same, times decoding", "x", goal=goal
         )
-        per_call = written.records / written.closed
-        figures.add(f"records_per_call_{name}", per_call, "rows per call", "rows", goal=record_goal)
-        out = written.size_bytes / written.closed
-        figures.add(
-            f"written_bytes_per_call_{name}", out, "written per call, transcript included", "bytes"
-        )
+        for topic in ("scores", "words"):
+            per_call = written.rows[topic] / written.closed
+            most = record_goal if topic == "scores" else None
+            figures.add(
+                f"{topic}_rows_per_call_{name}", per_call, f"rows on {topic}", "rows", goal=most
+            )
+            size = written.size_bytes[topic] / written.closed
+            figures.add(f"{topic}_bytes_per_call_{name}", size, "their size", "bytes")
 
 
 def measure_scaling(figures: Figures) -> None:

@@ -22,12 +22,11 @@ from consumers.runtime.kafka.connection import READ, WRITE, Needs
 from consumers.runtime.kafka.security import SecuritySettings
 from docs.generate_pages import pages
 from docs.metric_uses import uses
-from schemas.closed_sets import LATENCY_REASONS, Detector, InputSource, UnscoredReason
+from schemas.closed_sets import LATENCY_REASONS, Detector, UnscoredReason
 from schemas.goals.checks import CHECKS
 from schemas.goals.goal_set import GoalSet, JudgeOptions
 from schemas.json_schemas import ROWS, TYPES
 from schemas.judging import PLACES
-from schemas.log import SOURCES, Next, Origin, Placed, Tick
 from schemas.metrics.catalogue import METRICS
 from schemas.redaction import tag_of
 from schemas.topics import TOPICS
@@ -667,22 +666,6 @@ def test_the_rows_follow_from_the_figures() -> None:
         assert abs(kafka_mb - calls * (2 * bytes_of_a_call + added) / 1e6) <= max(
             0.06, kafka_mb * 0.01
         )
-
-
-def test_the_header_and_the_ticks_of_the_log_are_as_large_as_the_page_says() -> None:
-    name, packed = Placed(3, Origin(InputSource.AUDIT, 0, 1, 7, 1_000)).header()
-    # each has a length before it
-    assert figure("the header that the sequencer adds") == len(name) + len(packed) + 2
-    for row in rows_of(SIZING_PAGE, "partitions of each input, and of `events`"):
-        partitions, tick, gigabytes = int(number_in(row[0])), number_in(row[1]), number_in(row[2])
-        places = {
-            (source, number): Next(0, 1_000_000)
-            for source in SOURCES
-            for number in range(partitions)
-        }
-        assert abs(len(Tick.of(12, 1_790_000_000_000, places).value()) - tick) < 10
-        a_day = partitions * 2 * 86_400 * (tick + 60)  # the record around it, and its header
-        assert abs(a_day / 1e9 - gigabytes) < 0.06 + gigabytes * 0.01
 
 
 def test_the_figures_are_those_of_the_chart() -> None:
