@@ -37,7 +37,7 @@ _BOTH: Final = re.compile(r"labels|stt_wer|SIDE_disagreement|RATING|news|left_ou
 SOURCES: Final = {
     "events": (
         "labels began_ms ended_ms traceparent recording_url recording_starts_ms events "
-        "close_reason ended_reason errors notes uses"
+        "close_reason ended_reason in_vain_ms errors notes uses"
     ),
     "speech": "user_sounds assistant_sounds wait_ms anchor wait_source after_tools_ms interruptions "
     "dead_air answer waiting "

@@ -258,6 +258,26 @@ class CloseReason(StrEnum):
     LIMIT_OPEN_CALLS = "limit_open_calls"
 
 
+class CallOutcome(StrEnum):
+    """How a call ended, the worst first.
+
+    - `never_answered`: its caller got no answer at all
+    - `hung_up`: while its caller waited for an answer
+    - `failed`: right after an error of the agent, or with one as its reason
+    - `events_stopped`: its caller waited for the first time in a turn, and nothing said that the
+      call ended: how it did, nobody knows. One who speaks again in vain is known to wait
+    - `ended`: otherwise
+    - `running`: it has not ended
+    """
+
+    NEVER_ANSWERED = "never_answered"
+    HUNG_UP = "hung_up"
+    FAILED = "failed"
+    EVENTS_STOPPED = "events_stopped"
+    ENDED = "ended"
+    RUNNING = "running"
+
+
 class Detector(StrEnum):
     """A kind of personal data that redaction finds. In texts it leaves the name in capitals and
     brackets.

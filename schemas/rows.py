@@ -16,6 +16,7 @@ from msgspec import Struct, structs
 
 from schemas.closed_sets import (
     Anchor,
+    CallOutcome,
     CloseReason,
     InterruptionCause,
     PipelineType,
@@ -183,7 +184,7 @@ class ToolUse(Struct, frozen=True, gc=False, omit_defaults=True):
     Attributes:
         index: Its number in the turn, from 0.
         tool: Name of the tool.
-        outcome: How it ended; None while it runs.
+        outcome: How it ended.
         duration_ms: From the call of the tool to its answer, as a source reports it.
         called_ms: When it was called, on the call's own clock; None where no source says it.
     """
@@ -760,6 +761,8 @@ class CallRow(Struct, omit_defaults=True, kw_only=True, tag_field="row", tag="ca
         events: Number of events.
         close_reason: Why it was closed.
         ended_reason: Why it ended, in the words of its producer.
+        outcome: How it ended.
+        in_vain_ms: How long its caller had waited when it ended, of one who got no answer any more.
         answer: The newest wait that has ended.
         waiting: A caller without an answer; in a call that is over, how it ended.
         p50_ms: Median of its waits, of two in the middle the shorter one. Negative ones are left
@@ -826,6 +829,8 @@ class CallRow(Struct, omit_defaults=True, kw_only=True, tag_field="row", tag="ca
     events: int = 0
     close_reason: CloseReason | None = None
     ended_reason: str | None = None
+    outcome: CallOutcome = CallOutcome.RUNNING
+    in_vain_ms: int | None = None
     answer: Answer | None = None
     waiting: Waiting | None = None
     p50_ms: float | None = None

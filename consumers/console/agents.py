@@ -12,10 +12,11 @@ from typing import Final, TypeVar
 
 from msgspec import Struct, structs
 
+from schemas.closed_sets import CallOutcome
 from schemas.rows import CallRow, Labels, TurnRow, number
 from schemas.scores.latency_stages import Stage
 from schemas.scores.running import ShownCall, WantedCalls, heard_ms
-from schemas.scores.trouble import SLOW_MS, TroubleKind, bad_end, events_stopped, in_vain_ms
+from schemas.scores.trouble import SLOW_MS, TroubleKind, bad_end
 from schemas.units import MINUTE_MS
 
 MINUTES: Final = 15
@@ -616,7 +617,7 @@ def _unanswered(row: CallRow) -> int:
     """Turns of a call without an answer; one in which the caller waits for the first time may still
     get one, and one in which events stopped may have got one.
     """
-    if row.waiting is None or events_stopped(row):
+    if row.waiting is None or row.outcome is CallOutcome.EVENTS_STOPPED:
         return row.unanswered
     is_given_up = row.waiting.silences > 1 or row.state != "running"
     return max(row.unanswered, int(is_given_up))
@@ -689,7 +690,7 @@ def _wrong(shown: ShownCall, waits_ms: int) -> _Wrong:
         return TroubleKind.SILENT if kind is TroubleKind.DEAD_AIR else kind, None
     if waiting is None:
         return TroubleKind.AGENT_ERROR, None
-    is_mute = waiting.silences > 1 or (in_vain_ms(shown.call) or 0) >= NO_ANSWER_MS
+    is_mute = waiting.silences > 1 or (shown.call.in_vain_ms or 0) >= NO_ANSWER_MS
     return TroubleKind.MUTE if is_mute else TroubleKind.SILENT, None
 
 

@@ -22,6 +22,7 @@ from consumers.engine.effects import (
 from consumers.engine.goals.progress import ChosenGoals, JudgedScores
 from consumers.engine.goals.text_judges import Ratings
 from consumers.engine.limits import Limits
+from consumers.engine.measures.end_of_call import set_end
 from consumers.engine.measures.rows import Measures
 from consumers.engine.redaction.redactor import MAX_CHARS_PER_STEP, CallRedactor, Redactor
 from consumers.engine.rows import CallRows
@@ -363,7 +364,10 @@ class Call:
 
         call.began_ms, call.turns, call.events = live.first_ms, live.turns.highest_turn, self.events
         call.last_known_ms = self.end.heard_ms
-        return self.rows.drain(completed, revision)
+        return self.rows.drain(completed, self._set_end, revision)
+
+    def _set_end(self, call: CallRow) -> None:
+        set_end(call, has_answer=self.rows.has_answer, is_told=self.end.is_told)
 
     def _fold(self, arrival: Arrival, out: list[Effect]) -> str:
         self.redactor.left_chars = MAX_CHARS_PER_STEP
@@ -382,8 +386,7 @@ class Call:
             del origins[: MAX_ORIGINS // 2]
         self.events += rule is not VERDICT
         live, limits = self.live, self._limits
-        outcome = rule.outcome
-        timestamp = event.timestamp
+        outcome, timestamp = rule.outcome, event.timestamp
         if timestamp is not None:
             time_ms = int(timestamp)
             live.broker_ms, live.input_rank = broker_ms, INPUT_RANK[source]
@@ -397,11 +400,8 @@ class Call:
             changes = NO_CHANGES
             # Nine of ten events neither change nor settle a turn.
             machine = live.history.machine if live.bot is None else live.bot.machine
-            if (
-                machine.touched
-                or time_ms >= live.settle_at_ms <= live.low_ms
-                or live.records.is_any
-            ):
+            settles = time_ms >= live.settle_at_ms <= live.low_ms
+            if machine.touched or settles or live.records.is_any:
                 cause = Cause(time_ms, broker_ms)
                 # first: measures read the tool uses and settled turns it updates
                 changes = live.refresh(cause, out)

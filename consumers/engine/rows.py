@@ -38,7 +38,11 @@ from schemas.scores.latency_stages import Stage, fits_whole_answer
 
 NOT_OF_AN_ANSWER: Final = frozenset({Stage.VOICE_TO_VOICE, Stage.FIRST_SPEECH})
 """Stages that explain no wait: they are the wait itself."""
-_NO_ANSWER: Final = frozenset({"unanswered", "abandoned", "failed"})
+_ANSWERS: Final = {
+    **dict.fromkeys(("answered", "interrupted"), "answered"),
+    **dict.fromkeys(("unanswered", "abandoned", "failed"), "unanswered"),
+}
+"""Whether a turn was answered, by its outcome."""
 
 Key = TypeVar("Key", int, float)
 
@@ -285,8 +289,16 @@ class CallRows:
         self._changed = set(self.turns)
         self.is_changed = self._is_call_changed = True
 
+    @property
+    def has_answer(self) -> bool:
+        """Whether a turn was answered."""
+        return self._sums.numbers["answered"] > 0
+
     def drain(
-        self, completed: Callable[[TurnRow], None], revision: int | None = None
+        self,
+        completed: Callable[[TurnRow], None],
+        ended: Callable[[CallRow], None],
+        revision: int | None = None,
     ) -> Iterator[Row]:
         """The rows of what has changed since the last time: the goals, the turns in order, and the
         call.
@@ -294,6 +306,7 @@ class CallRows:
         Args:
             completed: Sets in the copy of a row of a turn what is no reason to make one, and what
                 need not be kept.
+            ended: Sets how a call ended that does not run any more.
             revision: The revision of all of them, where a new version publishes them again.
         """
         if self._goals_row is not None:
@@ -309,6 +322,8 @@ class CallRows:
             yield copied
         if self._is_call_changed:
             self._sum_up()
+            if self.call.state != "running":
+                ended(self.call)
             if revision is not None:
                 self.call.revision = revision
             yield structs.replace(self.call, news=tuple(self._news.get(None, ())))
@@ -406,7 +421,7 @@ class _Part(NamedTuple):
     silences: int
     is_there: bool = False
     wait_ms: float | None = None
-    has_no_answer: bool = False
+    answer: str = "unknown"
     interruptions: tuple[Speaker, ...] = ()
     tools: tuple[ToolUse, ...] = ()
     tools_left_out: int = 0
@@ -421,7 +436,7 @@ def _part_of(row: TurnRow) -> _Part:
         silences,
         is_there=True,
         wait_ms=number(row.wait_ms),
-        has_no_answer=row.outcome in _NO_ANSWER,
+        answer=_ANSWERS.get(row.outcome or "", "unknown"),
         interruptions=row.interruptions,
         tools=row.tools,
         tools_left_out=row.tools_left_out,
@@ -464,11 +479,11 @@ class _Sums:
         "_failed",
         "_has_new_tools",
         "_interrupted",
-        "_numbers",
         "_uses",
         "_waits_ms",
         "answered",
         "judged",
+        "numbers",
         "silent",
         "there",
     )
@@ -480,7 +495,7 @@ class _Sums:
         self._waits_ms: list[float] = []
         self._interrupted: list[int] = []
         self.silent: list[int] = []
-        self._numbers: Counter[str] = Counter()  # of fields of the row
+        self.numbers: Counter[str] = Counter()  # of fields of the row, and answered turns
         self._failed: Counter[str] = Counter()
         self._uses: dict[str, _Uses] = {}
         self._has_new_tools = False
@@ -504,14 +519,14 @@ class _Sums:
             _put(self.judged, turn, sign)
         for by in part.interruptions:
             _put(self._interrupted, turn, sign)
-            self._numbers[f"{by.value}_interruptions"] += sign
+            self.numbers[f"{by.value}_interruptions"] += sign
         for _ in range(part.silences):
             _put(self.silent, turn, sign)
-        self._numbers["unanswered"] += sign * part.has_no_answer
-        self._numbers["tool_calls"] += sign * part.tools_left_out
+        self.numbers[part.answer] += sign
+        self.numbers["tool_calls"] += sign * part.tools_left_out
         for use in part.tools:
             self._has_new_tools = True
-            self._numbers["tool_calls"] += sign * (use.outcome is not None)
+            self.numbers["tool_calls"] += sign * (use.outcome is not None)
             if use.outcome in FAILED_USES:
                 self._failed[use.tool] += sign
             uses = self._uses.setdefault(use.tool, _Uses())
@@ -520,7 +535,7 @@ class _Sums:
 
     def write(self, call: CallRow) -> None:
         """Sets them in the row of the call."""
-        numbers, silent = self._numbers, self.silent
+        numbers, silent = self.numbers, self.silent
         call.turn = self.there[-1] if self.there else None
         call.p50_ms, call.p95_ms, call.longest_wait_ms = (
             percentile(self._waits_ms, share) for share in (0.5, 0.95, 1.0)

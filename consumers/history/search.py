@@ -5,15 +5,15 @@ comparisons. People write no SQL.
 import difflib
 import operator
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
 from consumers.runtime.process import SetupError
 from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
-from schemas.closed_sets import CloseReason
+from schemas.closed_sets import CallOutcome
 from schemas.columns import CALL_COLUMNS, Column, Flat, Kind
-from schemas.scores.trouble import ERROR_MS, ERROR_REASON, MANY_INTERRUPTIONS, SLOW_MS, VERY_SLOW_MS
+from schemas.scores.trouble import MANY_INTERRUPTIONS, SLOW_MS, VERY_SLOW_MS
 from schemas.units import DAY_MS
 
 Comparison = Literal[">=", "<=", "!=", "=", ">", "<", "~"]
@@ -43,39 +43,14 @@ class Derived(NamedTuple):
     sql: str
 
 
-_NEVER_ANSWERED: Final = (
-    '("waiting.turn" = 0 OR ("p50_ms" IS NULL AND "unanswered" > 0 AND "unanswered" >= "turns" - '
-    "1))"
-)
-_WAITED: Final = '"waiting.turn" IS NOT NULL'
-_ERROR_AT_THE_END: Final = (
-    f'(coalesce(nullif("last_known_ms", 0), "known_ms") - "errors.known_ms") <= {ERROR_MS}'
-)
-_EVENTS_STOPPED: Final = f"{_WAITED} AND \"waiting.silences\" = 1 AND coalesce(\"close_reason\", '') = '{CloseReason.IDLE}'"
-_ENDINGS: Final = (
-    (_EVENTS_STOPPED, "events_stopped", 50, "NULL"),
-    (_NEVER_ANSWERED, "never_answered", 300, "1"),
-    (f"\"ended_reason\" = '{ERROR_REASON}'", "failed", 100, "1"),
-    (_WAITED, "hung_up", 200, "1"),
-    (_ERROR_AT_THE_END, "failed", 100, "1"),
-)
-"""How a call did not end well: the condition, the first one that holds; the outcome; its rank; and
-whether it ended badly, which nobody knows where its events stopped.
-"""
-OUTCOMES: Final = ("never_answered", "hung_up", "failed", "events_stopped", "ended", "running")
-"""How a call ended, the worst first; see `DERIVED`."""
-
-
-def _by_ending(values: Iterable[object], otherwise: str) -> str:
-    """SQL with a value for each way in which a call did not end well."""
-    cases = " ".join(
-        f"WHEN {condition} THEN {value}"
-        for (condition, *_), value in zip(_ENDINGS, values, strict=True)
-    )
-    return f"{cases} ELSE {otherwise} END"
-
-
-_OUTCOME_OF_ENDING: Final = [f"'{outcome}'" for _, outcome, _, _ in _ENDINGS]
+_IS_OVER: Final = "\"state\" = 'closed'"
+_RANKS: Final = {
+    CallOutcome.NEVER_ANSWERED: 300,
+    CallOutcome.HUNG_UP: 200,
+    CallOutcome.FAILED: 100,
+    CallOutcome.EVENTS_STOPPED: 50,
+}
+"""How bad the ways to end are."""
 TROUBLES: Final[Mapping[str, str]] = {
     "tool_fails": '"failed_tool_calls" > 0',
     "goals_missed": '"goals.success_final_turn" = 0',
@@ -109,18 +84,9 @@ def _main_trouble(name: str) -> str:
 _NOT_JUDGED: Final = (
     '"goals.goal_set" IS NOT NULL AND coalesce("goals.success_final_turn", -1) NOT IN (0, 1)'
 )
-_IN_VAIN_MS: Final = (
-    f"CASE WHEN \"state\" = 'closed' AND {_WAITED} AND NOT ({_EVENTS_STOPPED}) THEN "
-    'coalesce(nullif("last_known_ms", 0), "known_ms") - "waiting.since_ms" END'
-)
 _MOST_RANKED_MS: Final = 99_000
 """A wait in vain that is longer ranks as this one: below the next way to end."""
 DERIVED: Final[Mapping[str, Derived]] = {
-    "outcome": Derived(
-        "text",
-        "CASE WHEN \"state\" != 'closed' THEN 'running' "
-        + _by_ending(_OUTCOME_OF_ENDING, "'ended'"),
-    ),
     "troubles": Derived(
         "text",
         " || ".join(
@@ -132,27 +98,25 @@ DERIVED: Final[Mapping[str, Derived]] = {
     ),
     "main_trouble": Derived(
         "text",
-        "CASE WHEN \"state\" != 'closed' THEN NULL "
-        + _by_ending(
-            _OUTCOME_OF_ENDING,
-            "CASE "
-            + "".join(_main_trouble(name) for name in TROUBLES)
-            + f"WHEN {_NOT_JUDGED} THEN 'not_judged' ELSE 'none' END",
-        ),
+        f"CASE WHEN NOT {_IS_OVER} THEN NULL "
+        f'WHEN "outcome" != \'{CallOutcome.ENDED}\' THEN "outcome" '
+        + "".join(_main_trouble(name) for name in TROUBLES)
+        + f"WHEN {_NOT_JUDGED} THEN 'not_judged' ELSE 'none' END",
     ),
-    "in_vain_ms": Derived("integer", _IN_VAIN_MS),
     "worst_wait_ms": Derived(
         "real",
-        f'CASE WHEN coalesce({_IN_VAIN_MS}, -1) > coalesce("longest_wait_ms", -1) '
-        f'THEN {_IN_VAIN_MS} * 1.0 ELSE "longest_wait_ms" END',  # both of one type
+        'CASE WHEN coalesce("in_vain_ms", -1) > coalesce("longest_wait_ms", -1) '
+        'THEN "in_vain_ms" * 1.0 ELSE "longest_wait_ms" END',  # both of one type
     ),
     "tools_failed": Derived("text", "', ' || coalesce(\"failed_tools\", '') || ', '"),
     "subgoal_results": Derived("text", '"goals.digest" || \' \' || "goals.subgoals.result"'),
     "rank": Derived(
         "real",
-        f"CASE {_by_ending((rank for _, _, rank, _ in _ENDINGS), '0')} + "
-        f"CASE WHEN {_IN_VAIN_MS} > {_MOST_RANKED_MS} THEN {_MOST_RANKED_MS / 1_000} "
-        f"WHEN {_IN_VAIN_MS} > 0 THEN {_IN_VAIN_MS} / 1000.0 ELSE 0.0 END + ("
+        'CASE "outcome" '
+        + "".join(f"WHEN '{outcome}' THEN {rank} " for outcome, rank in _RANKS.items())
+        + f'ELSE 0 END + CASE WHEN "in_vain_ms" > {_MOST_RANKED_MS} THEN '
+        f'{_MOST_RANKED_MS / 1_000} WHEN "in_vain_ms" > 0 THEN "in_vain_ms" / 1000.0 ELSE 0.0 '
+        "END + ("
         + " + ".join(
             f"CASE WHEN {sql} THEN {len(TROUBLES) - place} ELSE 0 END"
             for place, sql in enumerate(TROUBLES.values())
@@ -162,8 +126,8 @@ DERIVED: Final[Mapping[str, Derived]] = {
     ),
     "ended_badly": Derived(
         "integer",
-        "CASE WHEN \"state\" != 'closed' THEN NULL "
-        + _by_ending((is_bad for _, _, _, is_bad in _ENDINGS), "0"),
+        f"CASE WHEN NOT {_IS_OVER} OR \"outcome\" = '{CallOutcome.EVENTS_STOPPED}' THEN NULL "
+        f"WHEN \"outcome\" = '{CallOutcome.ENDED}' THEN 0 ELSE 1 END",
     ),
     "success": Derived(
         "real",
@@ -191,13 +155,9 @@ DERIVED: Final[Mapping[str, Derived]] = {
 }
 """Columns that no file has: conditions, orders and counts take them like the others.
 
-- `outcome`: `never_answered`, `hung_up` (while the caller waited), `failed` (right after an error
-  of the agent, or with one as its reason), `events_stopped` (while the caller waited, and nothing
-  said that the call ended), `ended`, `running`
 - `troubles`: names of `TROUBLES`, a blank before and behind each
 - `main_trouble`: how it ended if not well, otherwise its first trouble of `TROUBLES`;
   `not_judged` if there is none and its goals are not known, or `none`
-- `in_vain_ms`: how long the caller had waited when the call ended, of one who got no answer
 - `worst_wait_ms`: the longest wait, also one in vain
 - `tools_failed`: `failed_tools`, a comma and a blank before and behind each
 - `subgoal_results`: `goals.digest` and `goals.subgoals.result`, with a blank between

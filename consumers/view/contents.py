@@ -65,7 +65,6 @@ from schemas.scores.trouble import (
     Trouble,
     TroubleKind,
     bad_end,
-    in_vain_ms,
     troubles_of,
     worst_wait_ms,
 )
@@ -304,7 +303,7 @@ def standouts(call: ReportedCall) -> tuple[Standout, ...]:
 
 def _bad_end(row: rows.CallRow) -> str | None:
     """How a call ended badly, with how long its caller waited in vain."""
-    ending, waited_ms = bad_end(row), in_vain_ms(row)
+    ending, waited_ms = bad_end(row), row.in_vain_ms
     if ending is None or not waited_ms or ending.startswith("failed"):
         return ending
     how, comma, turn = ending.partition(", ")
@@ -385,7 +384,7 @@ def no_answer(call: ReportedCall, row: TurnRow) -> NoAnswer | None:
         return NoAnswer(f"No answer: {_ENDINGS[row.outcome]}")
     later = (each.start_ms for each in call.stretches if each.turn > row.turn)
     until_ms = next(later, call.end_ms)
-    in_vain = in_vain_ms(call.row)
+    in_vain = call.row.in_vain_ms
     if in_vain is not None and call.row.waiting is not None and call.row.waiting.turn == row.turn:
         until_ms = since_ms + in_vain  # as lists of calls have it
     # who asks again does not wait meanwhile
@@ -628,7 +627,7 @@ def tiles(call: ReportedCall) -> Iterator[Tile]:
         ),
     )
     longest = next((wait for wait in call.waits if wait.turn == call.slowest_turn), None)
-    in_vain = in_vain_ms(row)
+    in_vain = row.in_vain_ms
     if in_vain is not None and row.waiting is not None and in_vain == worst_wait_ms(row):
         yield Tile(
             "Longest wait",

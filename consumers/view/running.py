@@ -9,7 +9,7 @@ from consumers.view.words import day_and_time, in_words, seconds
 from schemas.closed_sets import CloseReason
 from schemas.rows import CallRow
 from schemas.scores.running import ShownCall, heard_ms
-from schemas.scores.trouble import SLOW_MS, VERY_SLOW_MS, in_vain_ms
+from schemas.scores.trouble import SLOW_MS, VERY_SLOW_MS
 
 ID_CHARS: Final = 6
 """Characters of the end of a conversation id: its beginning is often the same for all calls."""
@@ -79,8 +79,8 @@ def running_line(shown: ShownCall) -> RunningLine:
     ending, (begin_ms, end_ms) = end_in_words(call), span_of(call)
     wait_ms = None if call.answer is None else call.answer.wait_ms
     has_ended = call.state != "running"
-    if (waited_ms := in_vain_ms(call)) is not None:
-        wait_ms = waited_ms
+    if call.in_vain_ms is not None:
+        wait_ms = call.in_vain_ms
     found = None if call.goals is None else call.goals.progress
     state = ending if has_ended else "running"
     if shown.has_stopped and not has_ended:

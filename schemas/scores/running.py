@@ -20,7 +20,6 @@ from schemas.scores.trouble import (
     Trouble,
     TroubleKind,
     bad_end,
-    in_vain_ms,
     troubles_of,
 )
 from schemas.units import MINUTE_MS, MS_PER_SECOND, to_seconds
@@ -215,9 +214,8 @@ def _by_trouble(shown: ShownCall) -> tuple[float, int]:
 
 
 def _by_latency(shown: ShownCall) -> float:
-    in_vain = in_vain_ms(shown.call)
-    if in_vain is not None:
-        return -in_vain
+    if shown.call.in_vain_ms is not None:
+        return -shown.call.in_vain_ms
     return math.inf if shown.call.answer is None else -shown.call.answer.wait_ms
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from schemas.closed_sets import CloseReason
+from schemas.closed_sets import CallOutcome
 from schemas.rows import CallRow
 from schemas.scores.latency_stages import Stage
 from schemas.units import MS_PER_SECOND
@@ -35,9 +35,7 @@ RECENT_TURNS: Final = 5
 
 
 ERROR_MS: Final = 60_000
-"""How long an error of the agent is a trouble of its call."""
-
-
+"""How long an error of the agent is a trouble of its call, and can be what ended it."""
 ERROR_REASON: Final = "error"
 """The reason of an end with which an agent or its framework says that the call failed."""
 
@@ -118,51 +116,30 @@ def troubles_of(call: CallRow, now_ms: int) -> tuple[Trouble, ...]:
     return tuple(sorted(found, reverse=True))
 
 
-def events_stopped(call: CallRow) -> bool:
-    """Whether the events of a call stopped while its caller waited for the first time in a turn, and
-    nothing said that it ended: how it did, nobody knows. One who speaks again in vain is known to
-    wait.
-    """
-    waiting = call.waiting
-    return waiting is not None and waiting.silences == 1 and call.close_reason is CloseReason.IDLE
-
-
-def in_vain_ms(call: CallRow) -> int | None:
-    """Returns how long the caller had waited when the call ended, of one who got no answer any
-    more; None of others, and where nobody knows how it ended.
-    """
-    if call.state == "running" or call.waiting is None or events_stopped(call):
-        return None
-    return (call.last_known_ms or call.known_ms) - call.waiting.since_ms
-
-
 def worst_wait_ms(call: CallRow) -> float | None:
     """Returns the longest wait of the call, also one in vain; None without a known one."""
-    waits_ms = (call.longest_wait_ms, in_vain_ms(call))
+    waits_ms = (call.longest_wait_ms, call.in_vain_ms)
     return max((each for each in waits_ms if each is not None and each >= 0), default=None)
 
 
 def bad_end(call: CallRow) -> str | None:
-    """Returns how a call that is over ended badly, in words; None for a call that runs, or ended
-    well enough.
+    """Returns how a call that is over ended badly, in words; None for a call that runs, ended well
+    enough, or ended nobody knows how.
 
     A caller who gave up while he waited, and an agent that reported an error in its last moments,
     are what a person looks for first.
     """
-    if call.state == "running" or events_stopped(call):
-        return None
     turn = 0 if call.waiting is None else call.waiting.turn
-    if call.waiting is not None and call.answer is None and max(1, call.unanswered) >= turn:
+    if call.outcome is CallOutcome.NEVER_ANSWERED:
         return "never answered"
+    if call.outcome is CallOutcome.HUNG_UP:
+        return f"hung up in silence, turn {turn}"
+    if call.outcome is not CallOutcome.FAILED:
+        return None
     if call.ended_reason == ERROR_REASON:
         return "failed: ended with an error" + (f", turn {turn}" if turn else "")
-    if call.waiting is not None:
-        return f"hung up in silence, turn {turn}"
-    ended_ms = call.last_known_ms or call.known_ms
-    if call.errors is not None and ended_ms - call.errors.known_ms <= ERROR_MS:
-        of = "" if call.errors.component is None else f": {call.errors.component}"
-        return f"failed: agent error{of}"
-    return None
+    component = None if call.errors is None else call.errors.component
+    return "failed: agent error" + ("" if component is None else f": {component}")
 
 
 def _trouble(kind: TroubleKind, size: float, reason: str) -> Trouble:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from operator import attrgetter, itemgetter
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 from consumers.console.pages import Site
 from consumers.console.past import (
@@ -35,7 +35,6 @@ from consumers.history.search import (
     MAX_ROWS,
     MAX_TEXT_CHARS,
     MONDAY_MS,
-    OUTCOMES,
     TOOL_FAILED_REACHED,
     WEEK_MS,
     CallSearch,
@@ -56,6 +55,7 @@ from consumers.store.changes import (
 )
 from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
+from schemas.closed_sets import CallOutcome
 from schemas.columns import Flat
 from schemas.rows import CallRow
 from schemas.units import DAY_MS
@@ -155,6 +155,7 @@ def _of_columns(*names: str) -> list[Computed[_Line]]:
     ]
 
 
+_ENDINGS: Final = tuple(each for each in CallOutcome if each is not CallOutcome.RUNNING)
 _WHOSE_CALL = (*(f"labels.{name}" for name in _WHOSE), "outcome", "main_trouble")
 PAST_CALL_COLUMNS: Sequence[Computed[_Line]] = (
     Computed(
@@ -280,9 +281,9 @@ class StoredCalls:
             asked.text[:MAX_TEXT_CHARS].split(),
             most=None,
         )
-        outcomes = asked.outcome.split(",") if asked.outcome else OUTCOMES[:-1]
+        outcomes = asked.outcome.split(",") if asked.outcome else _ENDINGS
         chosen = (
-            *(Condition("outcome", "!=", each) for each in OUTCOMES if each not in outcomes),
+            *(Condition("outcome", "!=", each) for each in CallOutcome if each not in outcomes),
             *(
                 Condition(FACETS[name][1], "=", value)
                 for name in (*_WHOSE, "goals", "goal_set", "main")
@@ -700,7 +701,7 @@ def _facet_values(name: str, value: Flat) -> Sequence[str]:
 def _is_in(values: Sequence[str], asked: PastQuery, name: str) -> bool:
     chosen = getattr(asked, name, "")
     if name == "outcome":
-        return values[0] in (chosen.split(",") if chosen else OUTCOMES[:-1])
+        return values[0] in (chosen.split(",") if chosen else _ENDINGS)
     return not chosen or chosen in values
 
 

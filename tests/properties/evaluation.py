@@ -188,7 +188,8 @@ def lasting(row: Row) -> Json:
     }
     if isinstance(row, CallRow):
         said["labels"] = to_builtins(row.labels)
-        said.pop("close_reason", None)
+        for by_silence in ("close_reason", "outcome", "in_vain_ms"):
+            said.pop(by_silence, None)
         said.get("errors", {}).pop("known_ms", None)
     return said
 

@@ -6,6 +6,7 @@ from typing import Any
 from consumers.console.reading import ReadCalls
 from consumers.view.calls import ReportedCall
 from schemas.rows import CallRow, GoalsRow, Labels, Row, Sound, TurnRow, WordsRow
+from tests.support.calls.made_rows import with_end
 from tests.support.calls.report_calls import Marks, words_of
 from tests.support.calls.rows_of_calls import newest, rows_of_simulated
 
@@ -20,7 +21,7 @@ def call_row(name: str = "c", **more: Any) -> CallRow:
         "first_known_ms": AT_MS,
         "labels": Labels(agent="desk"),
     } | more
-    return CallRow(conversation_id=name, **fields)
+    return with_end(CallRow(conversation_id=name, **fields))
 
 
 def turn_row(turn: int = 1, name: str = "c", **more: Any) -> TurnRow:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from consumers.engine.measures.end_of_call import set_end
 from schemas.closed_sets import Anchor, CloseReason
 from schemas.rows import (
     Answer,
@@ -27,7 +28,15 @@ def call_row(call: str = "call-1", **parts: Any) -> CallRow:
         "first_known_ms": NOW_MS,
         "labels": Labels(agent="bot"),
     }
-    return CallRow(conversation_id=call, **(common | parts))
+    return with_end(CallRow(conversation_id=call, **(common | parts)))
+
+
+def with_end(row: CallRow) -> CallRow:
+    """The row with how its call ended, if it is over; idle calls have told nothing."""
+    if row.state != "running":
+        is_told = row.close_reason is not CloseReason.IDLE
+        set_end(row, has_answer=row.answer is not None, is_told=is_told)
+    return row
 
 
 def closed_row(call: str = "call-1", **parts: Any) -> CallRow:

@@ -43,10 +43,11 @@ from schemas.rows import (
     Unscored,
     Waiting,
 )
-from schemas.scores.trouble import bad_end, in_vain_ms, worst_wait_ms
+from schemas.scores.trouble import bad_end, worst_wait_ms
 from streamer.history.comparison import ComparedPeriod, compared
 from streamer.offline.scoring import scored
 from streamer.recordings.reader import read_recordings
+from tests.support.calls.made_rows import with_end
 from tests.support.clickhouse.running import TABLES, ClickHouse, running_clickhouse
 from tests.support.conformance_data import conformance
 from tests.unit.history.test_store import (
@@ -129,7 +130,7 @@ def one(name: str, **more: Any) -> CallRow:
         "longest_wait_ms": 1_000.0,
     }
     times = {"revision": 1, "known_ms": NOON_MS + 60_000, "first_known_ms": NOON_MS}
-    return CallRow(conversation_id=name, **(times | plain | more))
+    return with_end(CallRow(conversation_id=name, **(times | plain | more)))
 
 
 ENDED = [
@@ -215,7 +216,7 @@ def test_how_calls_ended_and_what_was_wrong(keep: Keep) -> None:
             is_bad,
         )
         assert (seen["in_vain_ms"], seen["worst_wait_ms"]) == (
-            in_vain_ms(row) if row.state == "closed" else None,
+            row.in_vain_ms,
             worst_wait_ms(row),
         )
         assert seen["day_ms"] == NOON_MS - DAY_MS // 2

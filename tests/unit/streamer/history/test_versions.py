@@ -52,6 +52,7 @@ from streamer.history.comparison import lot_given, lots_compared, lots_in
 from streamer.roles.past_calls import StoredCalls
 from streamer.time_bounds import shown_moment
 from streamer.trials.calls import NewestRows, Versus
+from tests.support.calls.made_rows import with_end
 from tests.unit.history.test_store import SCORED, batch
 from tests.unit.streamer.command_line import command
 
@@ -79,7 +80,7 @@ def call(number: int, version: str, agent: str = "desk", slower_ms: float = 0) -
         progress=Progress(mean(reached), 0.5, 0.5, 0.2, success, int(sum(reached)), 0, 2),
         success_final_turn=success,
     )
-    row = CallRow(
+    ended = CallRow(
         conversation_id=name,
         revision=9,
         known_ms=at_ms + 60_000,
@@ -98,6 +99,7 @@ def call(number: int, version: str, agent: str = "desk", slower_ms: float = 0) -
         waiting=None if number % 4 else Waiting(3, at_ms, 1),
         unanswered=int(number % 4 == 0),
     )
+    row = with_end(ended)
     two = {**SET.goal_set, "subgoals": list(SET.goal_set["subgoals"][:2])}
     return [structs.replace(SET, conversation_id=name, revision=1, goal_set=two), row]
 
