@@ -70,6 +70,8 @@ class MisreadReason(StrEnum):
     FIELD_LEFT_OUT = "field_left_out"
     TOOL_WITHOUT_ID = "tool_without_id"
     TOOL_WITHOUT_NAME = "tool_without_name"
+    WORDS_WITHOUT_CONTENT = "words_without_content"
+    FIELD_MISSPELT = "field_misspelt"
 
 
 class InterruptionCause(StrEnum):

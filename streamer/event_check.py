@@ -18,7 +18,7 @@ from consumers.engine.evaluator import NO_LIMITS, PartitionEvaluator
 from consumers.engine.measures.stages import CONTRADICTED
 from consumers.view.words import counted
 from schemas.closed_sets import MisreadReason
-from schemas.events.codec import Misread, misread_of
+from schemas.events.codec import Misread, is_read, misread_of
 from schemas.events.elevenlabs import CarriedAgentEvent
 from schemas.events.pipecat import CallNote, IgnoredLine, ToolLine
 from schemas.events.simulator import CONTROL_EVENTS
@@ -327,7 +327,9 @@ def _note(call: RecordedCall, findings: Findings) -> None:
             findings.in_seconds.append(str(wire.at or call.conversation_id))
         if misread is not None and misread.reason is not MisreadReason.FIELD_LEFT_OUT:
             findings.not_understood[misread] += 1
-        elif (stream, name) in _CARRIED:
+        if not is_read(misread):
+            continue
+        if (stream, name) in _CARRIED:
             findings.carried[name] += 1
         else:
             findings.read[name if name in CONTROL_EVENTS else f"{stream} {name}"] += 1
@@ -492,7 +494,19 @@ def _results(findings: Findings, calls: int) -> Iterator[str]:
             yield f"  yes  {result.name}"
             continue
         share = "no " if not measured else f"in {measured} of {counted(calls, 'call')}"
-        yield (
-            f"  {share}  {result.name}: {result.otherwise}, for want of "
-            f"{' and '.join(sorted(lacking))}"
-        )
+        wanted = " and ".join(map(_shown_event, sorted(lacking)))
+        yield f"  {share}  {result.name}: {result.otherwise}, for want of {wanted}"
+
+
+def _shown_event(name: str) -> str:
+    """An event as its sender names it: who sends none of pipecat's own can send these too.
+
+    >>> _shown_event(BOT_STARTED), _shown_event("audit user")
+    ('speech_event of kind bot_speech_started', 'audit user')
+    """
+    event, _, kind = name.removeprefix("pipecat ").partition(" ")
+    return (
+        f"{event} of kind {kind}"
+        if kind and name.startswith("pipecat")
+        else name.removeprefix("pipecat ")
+    )

@@ -5,7 +5,7 @@ Each version of an agent is by itself, with since when it is bad. Pure: rows and
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from math import ceil
 from typing import Final, TypeVar
@@ -79,8 +79,9 @@ class Minute:
 
     Attributes:
         waits: Number of answers by their wait, in steps of `WAIT_STEP_MS`.
-        open_waits: The same of callers who wait now for longer than the objective, in the newest
-            minute: their answers will take that long at least.
+        vain_waits: The same of callers whose call ended while they waited.
+        open_waits: The same of callers who waited at its end for longer than the objective: their
+            answers took that long at least.
         unanswered: Turns without an answer.
         ended_badly: Calls that ended badly.
         judged: Calls with goals that closed, and of which it is known whether they reached all.
@@ -91,6 +92,7 @@ class Minute:
     """
 
     waits: Counter[int] = field(default_factory=Counter)
+    vain_waits: Counter[int] = field(default_factory=Counter)
     open_waits: Counter[int] = field(default_factory=Counter)
     unanswered: int = 0
     ended_badly: int = 0
@@ -103,15 +105,17 @@ class Minute:
     def add(self, other: "Minute") -> None:
         """Adds the figures of other calls, or of another minute."""
         self.waits.update(dict(other.waits))  # a copy: rows may be taken in meanwhile
+        self.vain_waits.update(dict(other.vain_waits))
         self.open_waits.update(dict(other.open_waits))
         for name in _NUMBERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def wait_ms(self, percent: int) -> float | None:
         """The smallest wait that so many percent of them do not exceed; None without any."""
-        both = Counter(dict(self.waits))  # a copy, as above
-        both.update(dict(self.open_waits))
-        counts = sorted(both.items())
+        every = Counter(dict(self.waits))  # a copy, as above
+        every.update(dict(self.vain_waits))
+        every.update(dict(self.open_waits))
+        counts = sorted(every.items())
         left = ceil(sum(count for _, count in counts) * percent / 100)
         for steps, count in counts:
             left -= count
@@ -139,10 +143,19 @@ _NUMBERS: Final = tuple(each.name for each in fields(Minute) if not each.name.en
 
 
 def together(minutes: Iterable[Minute]) -> Minute:
-    """The figures of several minutes as one; its calls are those at their ends, added up."""
+    """The figures of several lots of calls in the same minute."""
     whole = Minute()
     for each in minutes:
         whole.add(each)
+    return whole
+
+
+def in_a_row(minutes: Sequence[Minute]) -> Minute:
+    """The figures of minutes one after another as one; its calls are those at their ends, added up.
+    Who waits for minutes waits once, at the end.
+    """
+    whole = together(minutes)
+    whole.open_waits = Counter(dict(minutes[-1].open_waits))
     return whole
 
 
@@ -155,8 +168,8 @@ class Figures(Struct, frozen=True, kw_only=True):
         calls_ended_badly: Calls that ended badly.
         turns_answered: Turns whose wait is known.
         turns_unanswered: Turns without an answer.
-        wait_p50_ms: Median of these waits, and of those so far of callers who wait now for longer
-            than the objective.
+        wait_p50_ms: Median of these waits, of those of callers whose call ended while they waited,
+            and of those so far of callers who wait at its end for longer than the objective.
         wait_p95_ms: The wait that 95 % of them do not exceed.
         calls_judged: Calls with goals that closed, and of which it is known whether they reached
             all.
@@ -315,9 +328,6 @@ class _Kept:
         number_of = at_ms // MINUTE_MS
         found = self.minutes.get(number_of)
         if found is None:
-            if number_of > max(self.minutes, default=0):
-                for before in self.minutes.values():
-                    before.open_waits = Counter()  # another thread may read the old one
             found = self.minutes[number_of] = Minute()
             for old in [each for each in self.minutes if each <= max(self.minutes) - MINUTES]:
                 del self.minutes[old]
@@ -468,10 +478,8 @@ class Agents:
         wait_ms = number(row.wait_ms)
         if "wait" not in row.news or wait_ms is None:
             return
-        # who begins before the end waits for nothing
-        steps = round(max(0.0, min(MAX_WAIT_MS, wait_ms)) / WAIT_STEP_MS)
         for minute in self._minutes_of(row):
-            minute.waits[steps] += 1
+            minute.waits[_steps(wait_ms)] += 1
 
     def take_call(self, before: CallRow | None, row: CallRow) -> None:
         """Takes in a row of a call and the one before it; None for the first. An older row changes
@@ -487,8 +495,10 @@ class Agents:
             before is not None and bad_end(before) is not None
         )
         closes = row.state == "closed" and (before is None or before.state != "closed")
-        if unanswered or ended_badly or closes:
+        ends_in_vain = _waited_in_vain(row) and (before is None or not _waited_in_vain(before))
+        if unanswered or ended_badly or closes or ends_in_vain:
             for minute in self._minutes_of(row):
+                minute.vain_waits[_steps(row.in_vain_ms or 0)] += ends_in_vain
                 minute.unanswered += unanswered
                 minute.ended_badly += ended_badly
                 if closes and row.goals is not None and row.goals.subgoals:
@@ -554,7 +564,7 @@ class Agents:
         by_minute = [
             (first_ms + place * MINUTE_MS, each.figures()) for place, each in enumerate(minutes)
         ]
-        return together(minutes).figures(), by_minute
+        return in_a_row(minutes).figures(), by_minute
 
     def versions_of(self, wanted: WantedCalls) -> set[Version]:
         """The versions that have calls with the labels that are asked for."""
@@ -573,7 +583,7 @@ class Agents:
         elif kept.found_ms > silent_since_ms:
             kept.forget_bad()
         minutes = kept.last(now_ms)
-        figures = structs.asdict(together(minutes).figures())
+        figures = structs.asdict(in_a_row(minutes).figures())
         return AgentNow(
             **figures | {"calls_running": of.running, "calls_in_trouble": of.in_trouble},
             agent=version[0],
@@ -611,6 +621,16 @@ class Agents:
 def version_of(labels: Labels) -> Version:
     """The version of an agent that these labels name."""
     return labels.agent, labels.version
+
+
+def _waited_in_vain(row: CallRow) -> bool:
+    """Whether its call ended while a caller waited for an answer; a greeting has no wait."""
+    return row.in_vain_ms is not None and row.waiting is not None and row.waiting.turn > 0
+
+
+def _steps(wait_ms: float) -> int:
+    """A wait in steps; who gets an answer before he has ended waits for nothing."""
+    return round(max(0.0, min(MAX_WAIT_MS, wait_ms)) / WAIT_STEP_MS)
 
 
 def _unanswered(row: CallRow) -> int:
@@ -656,7 +676,7 @@ def _add(sums: _Sums, shown: ShownCall, now_ms: int, event_ms: int | None, until
     waits_for_answer = call.waiting is not None and call.waiting.turn > 0
     is_there = call.state == "running" and not shown.has_stopped
     if waits_for_answer and is_there and is_sure and waits_ms > SLOW_MS:
-        sums.open_waits[round(min(MAX_WAIT_MS, waits_ms) / WAIT_STEP_MS)] += 1
+        sums.open_waits[_steps(waits_ms)] += 1
     if call.answer is not None and call.state == "running":
         sums.answered += 1
         if any(each.kind is TroubleKind.VERY_SLOW for each in shown.troubles):

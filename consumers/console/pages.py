@@ -647,7 +647,7 @@ def _lines(
     # of one turn alone the share says nothing
     is_bad = unanswered > 1 and unanswered >= BAD_SHARE * turns
     none = "none lately" if whole.turns else "no turn yet"
-    left_out = f"without {counted(unanswered, 'turn')} that got no answer; " if is_bad else ""
+    counting = "counting callers who get no answer; " if is_bad else ""
     begins = next((begin_ms for begin_ms, each in minutes if each.calls_running or each.turns), 0)
     # what ran in the first minute with figures may have run for long
     marks = {begin_ms: text for begin_ms, text in marks.items() if begin_ms > begins}
@@ -712,7 +712,7 @@ def _lines(
             "line-wait",
             "Wait, p95",
             none if newest is None else seconds(newest),
-            f"{left_out}newest minute; {window} {seconds_if_known(p95)}; objective "
+            f"{counting}in the newest minute; {seconds_if_known(p95)} {window}; objective "
             f"{seconds(SLOW_MS)}",
             wait_level(newest) or "bad" * is_bad,
             lambda each: each.wait_p95_ms,

@@ -46,7 +46,7 @@ from consumers.view.contents import facts_of, subgoals_of, verdict
 from consumers.view.running import short_id
 from consumers.view.words import clock, counted, day_and_time, in_words, percent, seconds
 from schemas.scores.trouble import VERY_SLOW_MS, worst_wait_ms
-from schemas.units import DAY_MS, MINUTE_MS
+from schemas.units import DAY_MS, MINUTE_MS, MS_PER_SECOND
 
 MAX_FIELD_CHARS: Final = 500
 """Longest field of a question."""
@@ -398,14 +398,22 @@ def _part_of_day(day: str, since_ms: int) -> str:
     return f" from {time_of}" * (day == day_of and time_of != "00:00")
 
 
+MOST_NAMED_TOOLS: Final = 4
+"""Tools that fail in the same calls and are all named."""
+
+
 def _in_facet(facet: str, values: Sequence[str]) -> str:
     choice = choice_of(facet, values[0])
     text = _in_words(facet, values[0]) if len(choice) == 1 else _beside(facet, choice)
     if facet == "version" and len(choice) > 1:
         return text  # its agent says what it is
-    if len(values) > 1:
+    if facet in {"outcome", "trouble"}:
+        return ", ".join(_in_words(facet, each) for each in values)
+    if facet == "tool" and len(values) <= MOST_NAMED_TOOLS:
+        text = ", ".join(values)
+    elif len(values) > 1:
         text += f" and {len(values) - 1} more"
-    heading = FACETS[facet][0] if facet in {"tool", "subgoal", "main"} else in_words(facet)
+    heading = FACETS[facet][0] if facet in {"tool", "subgoal"} else in_words(facet)
     return f"{heading.lower()} {text}"
 
 
@@ -500,15 +508,36 @@ _WHOSE_CALL: Final = {"Version": "version", "Tenant": "tenant", "Environment": "
 """By heading of the CSV, the label that the page shows beside the agent."""
 
 
+_NUMBERS: Final[Mapping[str, tuple[str, Callable[[float], str]]]] = {
+    **dict.fromkeys(
+        ("p50_ms", "p95_ms", LONGEST_WAIT.name),
+        ("s", lambda wait_ms: f"{wait_ms / MS_PER_SECOND:.2f}"),
+    ),
+    "goals.progress.result": ("%", lambda share: f"{100 * share:.0f}"),
+    "length_ms": ("s", lambda length_ms: f"{length_ms / MS_PER_SECOND:.0f}"),
+    COST.name: ("$", "{:.4f}".format),
+}
+"""The unit of a column in CSV, and its value as a number that a spreadsheet can add up."""
+
+
 def lines_as_shown(
-    site: Site, calls: Iterable[Mapping[str, Any]], labels: Mapping[str, Sequence[str]]
+    site: Site,
+    calls: Iterable[Mapping[str, Any]],
+    labels: Mapping[str, Sequence[str]],
+    last_words: Mapping[str, str] | None = None,
 ) -> Iterator[Sequence[str]]:
-    """The calls as the page has them: its columns, units and words, a line each, headings first;
-    `labels` are those of people, by call.
+    """The calls as the page has them, a line each, headings first: its columns and words, and
+    numbers with their unit in the heading; `labels` are those of people, and `last_words` what
+    callers said last, by call, where the page shows it.
     """
     names = [name for name in PAST_COLUMNS if name not in _IN_CSV]
-    heads = [PAST_COLUMNS[name][0] for name in names]
-    yield ["Call", *heads, *_WHOSE_CALL, "Labels", "Page"]
+    units = [_NUMBERS[name][0] if name in _NUMBERS else "" for name in names]
+    heads = [
+        PAST_COLUMNS[name][0] + f" ({unit})" * bool(unit)
+        for name, unit in zip(names, units, strict=True)
+    ]
+    said = [] if last_words is None else ["Last words"]
+    yield ["Call", *heads, *_WHOSE_CALL, "Labels", *said, "Page"]
     for call in calls:
         conversation_id = str(call["conversation_id"])
         told = {
@@ -516,12 +545,15 @@ def lines_as_shown(
             "rank": "; ".join(text for _, text in why(call)),
         }
         known = {
-            name: PAST_COLUMNS[name][1](call[name]) for name in names if call.get(name) is not None
+            name: (_NUMBERS.get(name) or PAST_COLUMNS[name])[1](call[name])
+            for name in names
+            if call.get(name) is not None
         }
         cells = [(known | told).get(name, "") for name in names]
         whose = [str(call.get(f"labels.{name}") or "") for name in _WHOSE_CALL.values()]
         of_people = " ".join(labels.get(conversation_id, ()))
-        yield [conversation_id, *cells, *whose, of_people, site.call_href(conversation_id)]
+        said = [] if last_words is None else [last_words.get(conversation_id, "")]
+        yield [conversation_id, *cells, *whose, of_people, *said, site.call_href(conversation_id)]
 
 
 def marked(text: str, words: str) -> list[tuple[bool, str]]:

@@ -69,13 +69,17 @@ TOOL_FAILED_REACHED: Final = "tool_failed_goals_reached"
 _REACHED: Final = 'coalesce("goals.success_final_turn", -1) = 1'
 
 
+def _kept_from_goals(name: str) -> str:
+    """When a call has a trouble; a failed tool is none where it reached all its goals all the same."""
+    sql = f"({TROUBLES[name]})"
+    return f"{sql} AND NOT {_REACHED}" if name == "tool_fails" else sql
+
+
 def _main_trouble(name: str) -> str:
     """The case of a trouble among the main ones. What a call reached all its goals in spite of is no
     reason before the others.
     """
-    case = f"WHEN {TROUBLES[name]} THEN '{name}' "
-    if name == "tool_fails":
-        return f"WHEN {TROUBLES[name]} AND NOT {_REACHED} THEN '{name}' "
+    case = f"WHEN {_kept_from_goals(name)} THEN '{name}' "
     if name == "stalled":
         return f"{case}WHEN {TROUBLES['tool_fails']} THEN '{TOOL_FAILED_REACHED}' "
     return case
@@ -118,8 +122,8 @@ DERIVED: Final[Mapping[str, Derived]] = {
         f'{_MOST_RANKED_MS / 1_000} WHEN "in_vain_ms" > 0 THEN "in_vain_ms" / 1000.0 ELSE 0.0 '
         "END + ("
         + " + ".join(
-            f"CASE WHEN {sql} THEN {len(TROUBLES) - place} ELSE 0 END"
-            for place, sql in enumerate(TROUBLES.values())
+            f"CASE WHEN {_kept_from_goals(name)} THEN {len(TROUBLES) - place} ELSE 0 END"
+            for place, name in enumerate(TROUBLES)
         )
         + ") / 100.0"
         + ' + coalesce("longest_wait_ms", 0) / 100000000.0',

@@ -33,8 +33,6 @@ MOST_DRAWS: Final = 5_000_000
 _TAIL: Final = 0.025
 LEAST_CALLS: Final = 5
 """Calls of each lot below which no bootstrap says anything."""
-LEAST_CALLS_ALIKE: Final = 20
-"""The same of a lot whose values are all alike: the next one may be another in one call of seven."""
 MOST_DRAWS_OF_ALL: Final = 4_000_000
 """Draws for all intervals of one comparison: a second or two."""
 LEAST_DRAWS: Final = 20_000
@@ -54,8 +52,6 @@ class Change(NamedTuple):
         high: Its upper end.
         is_paired: Whether calls are resampled with both of their values: each value has a partner
             in the other lot.
-        is_alike: Whether all values of a lot are the same, so that it takes more of them to say
-            anything.
     """
 
     measure: str
@@ -66,7 +62,6 @@ class Change(NamedTuple):
     low: float | None
     high: float | None
     is_paired: bool = False
-    is_alike: bool = False
 
     @property
     def change(self) -> float | None:
@@ -109,12 +104,11 @@ def change_of(
     low = high = None
     if is_share and not is_paired and before and after and _are_shares(before, after):
         low, high = interval_of_shares(before, after)
-    elif min(map(len, lots)) > 1 and (is_paired or _have_enough_calls(before, after)):
+    elif not is_paired and min(map(len, lots)) >= LEAST_CALLS and _is_one_alike(before, after):
+        low, high = _interval_of_parts(before, after)
+    elif min(map(len, lots)) >= (2 if is_paired else LEAST_CALLS):
         low, high = interval(lots, most_draws)
-    is_alike = any(bool(lot) and _is_constant(lot) for lot in (before, after))
-    return Change(
-        measure, mean, mean_after, len(before), len(after), low, high, is_paired, is_alike
-    )
+    return Change(measure, mean, mean_after, len(before), len(after), low, high, is_paired)
 
 
 def draws_of_one(intervals: int) -> int:
@@ -133,7 +127,7 @@ def changes_json(changes: Iterable[Change]) -> dict[str, Mapping[str, float | bo
 
 def _plain(each: Change) -> Mapping[str, Any]:
     known = each._asdict()
-    del known["measure"], known["is_alike"]
+    del known["measure"]
     return known | {"change": each.change, "is_more_than_chance": each.is_more_than_chance}
 
 
@@ -161,12 +155,19 @@ def _are_shares(before: Sequence[float], after: Sequence[float]) -> bool:
     return is_binary or any(_is_constant(lot) for lot in (before, after))
 
 
-def _have_enough_calls(before: Sequence[float], after: Sequence[float]) -> bool:
-    if min(len(before), len(after)) < LEAST_CALLS:
-        return False
-    if before[0] == before[-1] == after[0] == after[-1]:
-        return True
-    return all(len(lot) >= LEAST_CALLS_ALIKE for lot in (before, after) if _is_constant(lot))
+def _is_one_alike(before: Sequence[float], after: Sequence[float]) -> bool:
+    """Whether the values of one lot are all the same, and those of the other are not the same."""
+    is_one = _is_constant(before) or _is_constant(after)
+    return is_one and before[0] >= 0 and not before[0] == before[-1] == after[0] == after[-1]
+
+
+def _interval_of_parts(before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:
+    """The interval of two means, each as a share of the greatest value: chance moves no mean of
+    values from 0 to that more than it moves a share.
+    """
+    most = max(before[-1], after[-1])
+    low, high = interval_of_shares(*([each / most for each in lot] for lot in (before, after)))
+    return low * most, high * most
 
 
 def _is_constant(ascending: Sequence[float]) -> bool:
@@ -294,11 +295,11 @@ SUBGOAL: Final = ComparedMeasure("", "", "share", 1, 0.05)
 COMPARED: Final = (
     *(SUCCESS, PROGRESS, BAD_ENDS, WAIT, SLOW_WAIT),
     ComparedMeasure("speech.first_word_ms", "First word after", "ms", -1, 100),
-    ComparedMeasure("unanswered", "Unanswered turns per call"),
-    ComparedMeasure("dead_airs", "Dead air"),
-    ComparedMeasure("assistant_interruptions", "Interruptions by the agent"),
-    ComparedMeasure("user_interruptions", "Interruptions by the caller"),
-    ComparedMeasure("failed_tool_calls", "Failed tools"),
+    ComparedMeasure("unanswered", "Unanswered turns per call", matters=0.1),
+    ComparedMeasure("dead_airs", "Dead air", matters=0.1),
+    ComparedMeasure("assistant_interruptions", "Interruptions by the agent", matters=0.1),
+    ComparedMeasure("user_interruptions", "Interruptions by the caller", matters=0.1),
+    ComparedMeasure("failed_tool_calls", "Failed tools", matters=0.1),
     ComparedMeasure("stt_wer.result", "Word errors", "share", -1, 0.02),
     ComparedMeasure("faithfulness.result", "Faithfulness", "", 1),
     ComparedMeasure("conversation_progression.result", "Progression", "", 1),
@@ -449,12 +450,14 @@ class Comparison(NamedTuple):
         calls: How many calls each has.
         changes: The measures that at least one lot has.
         subgoals: The subgoals, those with the surest change first.
+        is_over: Whether the day or week of the second lot is over.
     """
 
     lots: tuple[Lot, Lot]
     calls: tuple[int, int]
     changes: Sequence[Change]
     subgoals: Sequence[SubgoalChange]
+    is_over: bool = True
 
     @property
     def names(self) -> tuple[str, str]:
@@ -487,14 +490,15 @@ class Comparison(NamedTuple):
             )
             if measure.name in known
         ]
-        name = self.names[1]
+        name = self.names[1] + (", which is not over," * (not self.is_over))
         sentence = f"{name[:1].upper()}{name[1:]} {'; '.join(said) or 'has no measure to compare'}."
         judged = {
             judgement(measure, known[measure.name])
             for measure in (WAIT, BAD_ENDS, SUCCESS)
             if measure.name in known
         }
-        return f"{sentence} {_in_short(judged)}".strip()
+        in_short = _in_short(judged) if self.is_over else "That may change."
+        return f"{sentence} {in_short}".strip()
 
 
 def _in_short(judged: Collection[Judgement]) -> str:
@@ -605,8 +609,7 @@ def more_calls(measure: ComparedMeasure, change: Change) -> int:
     limit = _matters(measure, change)
     judged = judgement(measure, change)
     if judged == "unknown" and change.change is not None:
-        least = LEAST_CALLS_ALIKE if change.is_alike else LEAST_CALLS
-        return max(1, least - min(change.calls_before, change.calls_after))
+        return max(1, LEAST_CALLS - min(change.calls_before, change.calls_after))
     if judged != "unclear" or not limit or change.low is None or change.high is None:
         return 0
     least, apart = min(change.calls_before, change.calls_after), change.change or 0

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -17,6 +18,7 @@ from schemas.events.pipecat import (
     FUNCTION_CALL_KINDS,
     SPEECH_KINDS,
     FunctionCallRecord,
+    MessageRecord,
     PipecatEvent,
 )
 from schemas.events.simulator import (
@@ -120,6 +122,19 @@ _TOOL_WITHOUT_ID: Final = Misread(
 )
 
 
+WORDLESS_MESSAGE: Final = Misread(
+    MisreadReason.WORDS_WITHOUT_CONTENT,
+    "a user_message or assistant_message without `content`",
+    "It says nothing. Put the words into `data.content`.",
+)
+_READ_ALL_THE_SAME: Final = frozenset({MisreadReason.FIELD_LEFT_OUT, MisreadReason.FIELD_MISSPELT})
+"""Why an event does not do all that it could, and does the rest."""
+_NEAR: Final = 0.8
+"""How alike a field that nothing reads and one that is read are, if one may be meant for the
+other.
+"""
+
+
 def misread_of(event: Any) -> Misread | None:
     """Names the part of an event that is not understood; None if all of it is."""
     kind, extra = type(event), event.__pydantic_extra__
@@ -129,6 +144,8 @@ def misread_of(event: Any) -> Misread | None:
         return _unknown_type(event.type)
     if kind is FunctionCallRecord and event.data.tool_call_id is None:
         return _TOOL_WITHOUT_ID
+    if kind is MessageRecord and "content" not in event.data.model_fields_set:
+        return WORDLESS_MESSAGE
     if extra and LEFT_OUT in extra:
         names = ", ".join(extra[LEFT_OUT])
         return Misread(
@@ -136,6 +153,32 @@ def misread_of(event: Any) -> Misread | None:
             f"{names} of another type or form",
             "The events are read without these fields. `callgauge schema` says what they take.",
         )
+    if extra and kind in (CallStarted, CallEnded):
+        missing = frozenset(kind.model_fields) - event.model_fields_set
+        return _misspelt(event.type, tuple(extra)[:MOST_UNREAD], missing)
+    return None
+
+
+def is_read(misread: Misread | None) -> bool:
+    """Whether an event does what it is for, although a part of it may not be understood."""
+    return misread is None or misread.reason in _READ_ALL_THE_SAME
+
+
+MOST_UNREAD: Final = 10
+"""Fields of an event that are compared with those that are read."""
+
+
+@lru_cache(maxsize=256)
+def _misspelt(event: str, unread: Sequence[str], missing: frozenset[str]) -> Misread | None:
+    """Names a field that is nearly called like one that is missing."""
+    for name in unread:
+        near = get_close_matches(name, missing, 1, _NEAR)
+        if near:
+            return Misread(
+                MisreadReason.FIELD_MISSPELT,
+                f"a {event} with `{name[:MAX_NAME_CHARS]}`, which nothing reads",
+                f"Is `{near[0]}` meant?",
+            )
     return None
 
 

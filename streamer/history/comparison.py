@@ -268,6 +268,7 @@ def lots_compared(
         (a.calls, b.calls),
         list(_changes(a, b, draws_of_one(len(MEASURES)), SHARE_DRAWS)),
         _subgoal_changes(*reached),
+        is_over=not lots[1].days or moment_ms(lots[1].until, now_ms) <= now_ms,
     )
 
 

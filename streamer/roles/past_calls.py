@@ -86,13 +86,11 @@ _WHOSE = ("agent", "version", "tenant", "environment")
 """Facets that may be behind a fault, those of more calls first."""
 _FAULTS = ("main", "outcome", "trouble", "tool", "goals", "subgoal")
 """Facets that say what was wrong."""
-_NOT_FAILED = frozenset(
-    {TOOL_FAILED_REACHED, "slow", "interruptions", "dead_air", "not_judged", "none"}
-)
-"""Main troubles of calls that did what they were for, as far as anybody knows."""
 NEARLY_ALL = 0.95
 """If so many calls have a value, only calls that have it are compared further."""
 _FINE = frozenset({"not_judged", "none"})
+_TOLD_OTHERWISE = frozenset({CallOutcome.ENDED, "tool_fails", "goals_missed", "unanswered"})
+"""What is no fault, or what the tool, the subgoal and the outcome of the same calls say."""
 _ALIKE = 0.05
 """Subgoals that are missed equally often but for this are one thing to say."""
 _USED = "used_tools"
@@ -340,11 +338,12 @@ class StoredCalls:
             rows = _found(store, question, _TABLE_COLUMNS)
             ids = [str(row["conversation_id"]) for row in rows]
             people = store.annotations_of(ids)
-            if asked.shown:
-                labels = {name: _labels(of) for name, of in people.items()}
-                return csv_text(lines_as_shown(site, rows, labels)).encode()
             said = {} if redact is None else said_of(store, ids[:MOST_LAST_WORDS])
         last_words = {name: redact(text) for name, (*_, text) in said.items() if redact}
+        if asked.shown:
+            labels = {name: _labels(of) for name, of in people.items()}
+            shown_words = last_words if asked.said else None
+            return csv_text(lines_as_shown(site, rows, labels, shown_words)).encode()
         lines: Iterable[_Line] = (
             row
             | {
@@ -603,10 +602,8 @@ def _counts_of(counts: _Counts, asked: PastQuery, facet: str) -> list[tuple[str,
     owner = BELONGS_TO.get(facet, "")
     if (chosen := getattr(asked, facet, "")) and (not owner or getattr(asked, owner)):
         found.update(dict.fromkeys(chosen.split(",") if facet == "outcome" else [chosen], 0))
-    if facet == "main":  # first what kept calls from what they were for
-        return sorted(
-            found.items(), key=lambda each: (each[0] in _FINE, each[0] in _NOT_FAILED, -each[1])
-        )
+    if facet == "main":
+        return sorted(found.items(), key=lambda each: (each[0] in _FINE, -each[1]))
     return sorted(found.items(), reverse=True) if facet == "day" else found.most_common()
 
 
@@ -654,13 +651,11 @@ def _in_common(counts: _Counts, asked: PastQuery) -> list[InCommon]:
             these, every = narrowed
             is_within = True
     wrong: list[InCommon] = []
-    for name in ("tool", "subgoal") if has_fault else ("main", "tool", "subgoal"):
+    for name in ("tool", "subgoal") if has_fault else ("outcome", "trouble", "tool", "subgoal"):
         several = _apart(counts, these, every, name)
         together = [each for each in several if several[0].share - each.share <= _ALIKE]
         if together:
-            values = (
-                [each.values[0] for each in together] if name == "subgoal" else together[0].values
-            )
+            values = [each.values[0] for each in together]
             wrong.append(together[0]._replace(values=values, is_within=is_within))
     return [*found, *wrong][:MOST_IN_COMMON]
 
@@ -682,7 +677,7 @@ def _apart(counts: _Counts, these: PastQuery, every: PastQuery, name: str) -> li
     for value, calls in _counts_of(counts, every, name):
         mine = of_these.get(value, 0)
         share, other_share = mine / number, (calls - mine) / others
-        is_told = value and not value.endswith(BESIDE) and (name != "main" or value not in _FINE)
+        is_told = value and not value.endswith(BESIDE) and value not in _TOLD_OTHERWISE
         if is_told and share - other_share >= LEAST_APART:
             found.append(InCommon(name, [value], share, other_share))
     return sorted(found, key=lambda each: each.others - each.share)

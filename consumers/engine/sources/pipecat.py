@@ -33,7 +33,7 @@ from consumers.engine.sources.findings import (
 )
 from consumers.engine.turns.bot import SAME_MOMENT_SECONDS
 from schemas.closed_sets import InputSource, InterruptionCause
-from schemas.events.codec import NAMELESS_TOOL, misread_of
+from schemas.events.codec import NAMELESS_TOOL, WORDLESS_MESSAGE, misread_of
 from schemas.events.pipecat import (
     CallNote,
     EventsDropped,
@@ -106,6 +106,8 @@ def _ruling(event: UserSpeaking) -> tuple[SpeechFact]:
 
 # Words.
 
+WORDLESS: Final = Unread(InputSource.PIPECAT, WORDLESS_MESSAGE)
+
 # half of all events are texts, and a fact's own constructor takes twice as long
 _made: Final = tuple.__new__
 
@@ -122,13 +124,13 @@ def _border(event: TurnMarker) -> tuple[TextBorder]:
     return (TextBorder(event.type, event.timestamp),)
 
 
-def _message(event: MessageRecord) -> tuple[WordsFact, ...]:
+def _message(event: MessageRecord) -> tuple[WordsFact | Unread, ...]:
     """The words of a turn. Those of an answer that was cut off are logged after the caller has
     begun, and belong to the turn before.
     """
     message, time_ms = event.data, int(event.timestamp)
     if message.content is None:
-        return ()
+        return () if "content" in message.model_fields_set else (WORDLESS,)
     began_ms = message_began_ms(message.timestamp, time_ms)
     # A time that is the record's own says nothing of the sound.
     is_timed = time_ms - began_ms > SAME_MOMENT_SECONDS * MS_PER_SECOND

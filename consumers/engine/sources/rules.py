@@ -6,7 +6,7 @@ from typing import Any, Final
 from consumers.engine.effects import Count, Effect, NotUnderstood
 from consumers.engine.sources import audit, elevenlabs, pipecat, simulator
 from consumers.engine.sources.facts import EventRule, Verdict, nothing
-from schemas.closed_sets import InputSource
+from schemas.closed_sets import InputSource, MisreadReason
 from schemas.events.codec import misread_of
 
 
@@ -38,6 +38,11 @@ UNKNOWN: Final[Mapping[InputSource, EventRule]] = {
 """The rule of any other event, by its input: EVA counts it as an entry of the log."""
 
 
+_TOLD_BY_A_FACT: Final = frozenset(
+    {MisreadReason.TOOL_WITHOUT_ID, MisreadReason.WORDS_WITHOUT_CONTENT}
+)
+
+
 def reports_of(source: InputSource, event: Any, outcome: str, conversation_id: str) -> list[Effect]:
     """The effects that report unknown fields of an event, or that it is not understood. Such events
     are rare.
@@ -47,6 +52,6 @@ def reports_of(source: InputSource, event: Any, outcome: str, conversation_id: s
     if extra and outcome != "unknown":
         reports.append(Count("callgauge_unknown_fields_total", (source.value,), len(extra)))
     misread = misread_of(event)
-    if misread is not None:
+    if misread is not None and misread.reason not in _TOLD_BY_A_FACT:
         reports.append(NotUnderstood(source, conversation_id, misread))
     return reports

@@ -19,7 +19,7 @@ from consumers.console.fleet import Fleet
 from schemas.closed_sets import CloseReason, UnscoredReason
 from schemas.rows import Answer, CallRow, Labels, Unscored, Waiting
 from schemas.scores.latency_stages import Stage
-from schemas.scores.running import SILENT_MS
+from schemas.scores.running import EVERY_CALL, SILENT_MS
 from schemas.scores.trouble import SLOW_MS, TroubleKind
 from schemas.units import MINUTE_MS
 from tests.support.calls.console_calls import AT_MS, call_row, turn_row
@@ -328,6 +328,25 @@ def test_a_bad_time_that_calls_recover_from_ends_when_few_are_left_in_trouble() 
         fleet.put_row(call_row(name, labels=V2, revision=1))
     (found,) = agents_at(fleet, AT_MS + 5_000)
     assert (bad_time(found).until_ms, bad_time(found).ended_with_call) == (AT_MS + 5_000, False)
+
+
+def test_a_wait_in_vain_counts_after_its_call_and_the_minutes_before_keep_what_they_showed() -> (
+    None
+):
+    fleet = Fleet()
+    waits = Waiting(2, AT_MS - 12_000, 2)
+    fleet.put_row(call_row("a", labels=V1, waiting=waits))
+    assert agents_at(fleet, AT_MS)[0].wait_p95_ms == 12_000.0
+    later_ms = AT_MS + MINUTE_MS
+    over = call_row("a", labels=V1, waiting=waits, state="closed", revision=2, known_ms=later_ms)
+    fleet.put_row(over)
+    fleet.put_row(over)
+    (found,) = agents_at(fleet, later_ms)
+    assert found.wait_p95_ms == 12_000.0 + MINUTE_MS
+    assert found.waits_p95_ms[-2:] == (12_000.0, 12_000.0 + MINUTE_MS)
+    assert found.turns_answered == 0
+    whole, _ = fleet.agents.figures(EVERY_CALL)
+    assert whole.wait_p50_ms == 12_000.0 + MINUTE_MS, "it is one wait"
 
 
 def test_callers_who_wait_now_count_with_their_wait_so_far_until_it_is_known() -> None:

@@ -393,7 +393,7 @@ def test_the_tiles_tell_of_now() -> None:
     fleet.put_row(turn_row(50, wait_ms=5_800.0, news=("wait",)))
     waits = boxes_of(fleet)["lines"]["line-wait"]
     begins = time_of_day(AT_MS - 120_000)[:5]
-    said = f"newest minute; since {begins} UTC 0.90 s; objective 1.50 s"
+    said = f"in the newest minute; 0.90 s since {begins} UTC; objective 1.50 s"
     assert f"<strong>5.80 s</strong><small>{said}</small>" in waits
     fleet.put_row(call_row("gone", state="closed", waiting=Waiting(2, AT_MS, 1)))
     trouble = boxes_of(fleet)["lines"]["line-trouble"]

@@ -490,6 +490,20 @@ def read(source: InputSource, event: dict[str, Any]) -> Any:
             "a CloudEvent in structured mode",
             "JSON object",
         ),
+        (
+            P,
+            {"type": "user_message", "timestamp": AT_MS, "data": {"text": "hi"}},
+            MisreadReason.WORDS_WITHOUT_CONTENT,
+            "a user_message or assistant_message without `content`",
+            "`data.content`",
+        ),
+        (
+            A,
+            {"type": "call_started", "timestamp": AT_MS, "agentt": "desk"},
+            MisreadReason.FIELD_MISSPELT,
+            "a call_started with `agentt`",
+            "Is `agent` meant?",
+        ),
     ],
 )
 def test_what_is_not_understood(

@@ -51,7 +51,7 @@ def test_a_good_call_is_understood_and_what_it_lacks_is_named(tmp_path: Path) ->
     assert "        4  pipecat speech_event" in lines
     assert "  yes  voice-to-voice latency of each turn" in lines
     (words,) = [line for line in lines if "words of the user" in line]
-    assert words.endswith("for want of pipecat user_message")
+    assert words.endswith("for want of user_message")
 
 
 def test_faults_are_named_with_their_lines(tmp_path: Path) -> None:

@@ -226,17 +226,22 @@ def test_the_table_has_all_pages(past: StoredCalls, monkeypatch: pytest.MonkeyPa
     assert past.table(PastQuery(since=SINCE, label="false-alarm"), SITE, None).count(b"\n") == 3
 
 
-def test_the_table_as_shown_has_columns_units_and_words_of_the_page(past: StoredCalls) -> None:
+def test_the_table_as_shown_has_the_columns_and_words_of_the_page_and_numbers(
+    past: StoredCalls,
+) -> None:
     asked = PastQuery(since=SINCE, shown="1")
     made = list(csv.DictReader(io.StringIO(past.table(asked, SITE, None).decode())))
     by_call = {each["Call"]: each for each in made}
     assert len(made) == 10
-    assert list(made[0])[1:5] == ["Began, UTC", "Agent", "Why", "Median wait"]
+    assert list(made[0])[1:5] == ["Began, UTC", "Agent", "Why", "Median wait (s)"]
     assert by_call["broke"]["Why"].startswith("failed: agent error")
     assert by_call["well"]["Why"] == "", "nothing was wrong"
     assert by_call["broke"]["Labels"] == "false-alarm"
     assert by_call["next-care"]["Page"] == "http://here/calls/next-care"
-    assert any(each["Median wait"].endswith(" s") for each in made)
+    assert {float(each["Median wait (s)"]) for each in made if each["Median wait (s)"]} >= {0.9}
+    assert "Last words" not in made[0]
+    spoken = past.table(asked.model_copy(update={"said": "last"}), SITE, str).decode()
+    assert "Last words" in next(csv.reader(io.StringIO(spoken)))
     assert "&amp;shown=1" in past_page(SITE, PastQuery(), past.find(asked), "")
 
 
