@@ -444,7 +444,6 @@ LATENCY_REASONS: Final = frozenset(
 """Why a latency can be unknown."""
 GOAL_REASONS: Final = frozenset(
     {
-        UnscoredReason.NO_USER_SPEECH,
         UnscoredReason.NO_SUBGOALS,
         UnscoredReason.NO_TURN_JUDGED,
         UnscoredReason.TIMES_UNKNOWN,

@@ -426,8 +426,9 @@ _MAIN_IN_WORDS: Final = {
     "tool_failed_goals_reached": "tool failed, all goals reached",
     "goals_missed": "goals missed, no tool failed",
     "slow": "slow, no goal known to be missed",
-    "not_judged": "nothing wrong, goals not judged",
-    "none": "nothing wrong",
+    "not_judged": "nothing worse than a slow answer, goals not judged",
+    "no_turn": "no turn of a caller",
+    "none": "nothing worse than a slow answer",
 }
 """Words of a main trouble that say what is not wrong beside it."""
 

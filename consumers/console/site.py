@@ -1025,7 +1025,9 @@ class ConsoleSite:
         self._note(request, conversation_id)
         is_known = self._calls.edition(conversation_id) > 0
         unknown = _UnansweredError(
-            HTTPStatus.NOT_FOUND, f"There is no row of a call with the id {conversation_id}."
+            HTTPStatus.NOT_FOUND,
+            f"No call with the id {conversation_id} is known here. A call has a page from its first "
+            "speech, word or tool on.",
         )
         # it was looked for everywhere a moment ago
         if not is_known and self._nowhere.get(conversation_id, 0.0) > time.monotonic():

@@ -105,7 +105,8 @@ DERIVED: Final[Mapping[str, Derived]] = {
         f"CASE WHEN NOT {_IS_OVER} THEN NULL "
         f'WHEN "outcome" != \'{CallOutcome.ENDED}\' THEN "outcome" '
         + "".join(_main_trouble(name) for name in TROUBLES)
-        + f"WHEN {_NOT_JUDGED} THEN 'not_judged' ELSE 'none' END",
+        + f"WHEN {_NOT_JUDGED} THEN 'not_judged' WHEN \"turns\" = 0 THEN 'no_turn' "
+        "ELSE 'none' END",
     ),
     "worst_wait_ms": Derived(
         "real",
@@ -161,7 +162,7 @@ DERIVED: Final[Mapping[str, Derived]] = {
 
 - `troubles`: names of `TROUBLES`, a blank before and behind each
 - `main_trouble`: how it ended if not well, otherwise its first trouble of `TROUBLES`;
-  `not_judged` if there is none and its goals are not known, or `none`
+  `not_judged` if there is none and its goals are not known, `no_turn` if no caller spoke, or `none`
 - `worst_wait_ms`: the longest wait, also one in vain
 - `tools_failed`: `failed_tools`, a comma and a blank before and behind each
 - `subgoal_results`: `goals.digest` and `goals.subgoals.result`, with a blank between

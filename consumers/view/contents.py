@@ -236,7 +236,7 @@ def standouts(call: ReportedCall) -> tuple[Standout, ...]:
             ],
             "{turns} without an answer",
         ),
-        "Failed tools": (_tools(call), "tool {text} in turn {turn}{uses}"),
+        "Failed tools": (_tools(call), "tool {head} in turn {turn}{uses}{tail}"),
         "Goals missed": (_missed(call), "{text}"),
         "Tools that do not fit": (_unfit(call), "{text}"),
         f"Waits over {seconds(SLOW_MS)}, the objective": (
@@ -289,8 +289,11 @@ def standouts(call: ReportedCall) -> tuple[Standout, ...]:
         if ordered:
             is_fault = heading not in _NO_FAULTS and any(each.is_fault for each in ordered)
             first = next((each for each in ordered if each.is_fault), ordered[0])
+            head, _, tail = first.text.partition(", ")
             sentence = said.format(
                 text=first.text,
+                head=head,
+                tail=f" and {tail}" * bool(tail),
                 turn=first.turn,
                 count=len(ordered),
                 turns=counted(len({each.turn for each in ordered}), "turn"),
@@ -336,8 +339,20 @@ def verdict(call: ReportedCall) -> str:
         said = said if call.is_over else f"So far {said[:1].lower()}{said[1:]}"
         return f"{said} {_quiet(call)}".strip()
     said = "; ".join(each.said for each in faults[:MOST_SAID])
-    left_out = f"; and {len(faults) - MOST_SAID} more" if len(faults) > MOST_SAID else ""
-    return f"{said[:1].upper()}{said[1:]}{left_out}. {_going_on(call, faults)}".strip()
+    if len(faults) > MOST_SAID:
+        said += f"; and {counted(len(faults) - MOST_SAID, 'more fault')}, listed below"
+    said, going_on = f"{said[:1].upper()}{said[1:]}.", _going_on(call, faults)
+    if not call.is_over and (_quiet(call) or call.row.waiting is not None):
+        return f"{going_on} {said}"  # what the caller suffers now comes first
+    return " ".join(filter(None, (said, going_on, _all_reached(call))))
+
+
+def _all_reached(call: ReportedCall) -> str:
+    """Says that a call with faults reached what it was for; empty otherwise."""
+    found = call.progress
+    if found is None or found.missing or found.reached < found.subgoals:
+        return ""
+    return "All goals were reached." if found.subgoals > 1 else "The goal was reached."
 
 
 def turn_to_look_at(call: ReportedCall) -> int | None:
@@ -481,7 +496,20 @@ def _tools(call: ReportedCall) -> Iterator[Moment]:
         for use in row.tools:
             if use.outcome in FAILED_USES:
                 how = "failed" if use.outcome is ToolOutcome.ERROR else "did not answer"
+                if _worked_later(call, row, use):
+                    how += ", worked at a later try"
                 yield Moment(row.turn, f"{call.shown(use.tool)} {how}", more=_said_after(call, row))
+
+
+def _worked_later(call: ReportedCall, failed_in: TurnRow, failed: rows.ToolUse) -> bool:
+    """Whether the same tool had success later in the call."""
+    return any(
+        use.tool == failed.tool and use.outcome is ToolOutcome.SUCCESS
+        for row in call.turns
+        if row.turn >= failed_in.turn
+        for use in row.tools
+        if row.turn > failed_in.turn or use.index > failed.index
+    )
 
 
 def _unfit(call: ReportedCall) -> Iterator[Moment]:
@@ -523,7 +551,9 @@ def _stalls(call: ReportedCall) -> Iterator[Moment]:
         later = next((turn for turn in reached if turn > stall.since_turn), None)
         end = "to the end of the call" if call.is_closed else "until now"
         text = end if later is None else f"until turn {later}"
-        yield Moment(stall.since_turn, text, is_fault=later is None)
+        # no goal can be reached while no events come
+        is_fault = later is None and not call.quiet_ms
+        yield Moment(stall.since_turn, text, is_fault=is_fault)
 
 
 def _missed(call: ReportedCall) -> Iterator[Moment]:
@@ -599,7 +629,7 @@ def tiles(call: ReportedCall) -> Iterator[Tile]:
         "Length",
         duration(call.length_ms),
         counted(row.turns, "turn") if call.is_closed else "so far",
-        why=(("What", "from the first event to the last"), ("Call", end_in_words(call.row))),
+        why=(("What", "from the first event to the last"), ("Ended", end_in_words(call.row))),
     )
     in_time = sum(wait_ms <= SLOW_MS for wait_ms in waits_ms.values())
     anchors = Counter(

@@ -114,7 +114,7 @@ def end_in_words(call: CallRow) -> str:
     """How a call ended."""
     if call.state != "closed":
         return "not yet" if call.state == "running" else "over, final values soon"
-    if not call.ended_reason and call.close_reason == CloseReason.ENDED:
+    if call.close_reason == CloseReason.ENDED and call.ended_reason in {None, "", "ended"}:
         return "no reason given"
     reason = call.ended_reason or call.close_reason or "not known"
     return _ENDS.get(reason) or in_words(reason)

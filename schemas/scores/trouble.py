@@ -170,11 +170,18 @@ def _answers(call: CallRow) -> list[Trouble]:
     if newest is None or newest.wait_ms <= SLOW_MS:
         return []
     kind = TroubleKind.VERY_SLOW if newest.wait_ms > VERY_SLOW_MS else TroubleKind.SLOW
-    reason = f"turn {newest.turn} slow: {newest.wait_ms / MS_PER_SECOND:.1f} s"
+    reason = f"turn {newest.turn} slow: {_over_the_objective(newest.wait_ms)} s"
     stage, stage_ms = newest.slowest_stage, newest.slowest_stage_ms or 0
     if stage is not None and stage_ms > newest.wait_ms / 2:  # otherwise it explains little
         reason += f", {STAGE_WORDS[stage]} {stage_ms / MS_PER_SECOND:.1f} s"
     return [_trouble(kind, newest.wait_ms / VERY_SLOW_MS, reason)]
+
+
+def _over_the_objective(wait_ms: float) -> str:
+    """A wait in seconds, with as many digits as show that it is over."""
+    written = (f"{wait_ms / MS_PER_SECOND:.{digits}f}" for digits in (1, 2, 3))
+    over = (each for each in written if float(each) * MS_PER_SECOND > SLOW_MS)
+    return next(over, f"{wait_ms / MS_PER_SECOND:.4f}")
 
 
 def _tools(call: CallRow) -> list[Trouble]:

@@ -147,6 +147,8 @@ def score(
     require_judge(verdicts, judge)
     asks_judge = judge is JudgeSwitch.ON
     is_table = wants_table(as_csv, parquet, output is not ScoreFormat.ROWS, all_rows)
+    if rows is not TableRows.CALLS and not is_table:
+        raise typer.BadParameter("--rows chooses the lines of --csv or --parquet: add one of them.")
     if output is ScoreFormat.AGENT_INSPECT:
         if all_rows or arrival is not None or processes is not None:
             raise typer.BadParameter(

@@ -302,7 +302,7 @@ def state_findings(
 
 def _short(value: object) -> str:
     """A setting in a line with others."""
-    text = str(value)
+    text = "not set" if value is None else str(value)
     return text if len(text) <= MAX_VALUE_CHARS else f"{text[:MAX_VALUE_CHARS]} …"
 
 

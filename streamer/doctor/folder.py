@@ -148,7 +148,7 @@ def _log_finding(state: LogFileState) -> Finding:
     return Finding("log", Verdict.OK, f"{seen}; {counted(state.open_calls, 'call')} open")
 
 
-SILENT_WITH_CALLS_MS: Final = 60_000
+SILENT_WITH_CALLS_MS: Final = 20_000
 """While calls are open, so long without an event is a finding: a caller or an agent speaks sooner."""
 
 

@@ -8,7 +8,8 @@ from typing import Final
 from rich.table import Table
 
 from consumers.history.search import CallSearch, HistoryStore
-from consumers.view.words import percent, seconds
+from consumers.view.words import in_words, percent, seconds
+from schemas.closed_sets import CallOutcome
 from schemas.columns import Flat
 from schemas.rows import WordsRow
 from schemas.units import DAY_MS
@@ -18,13 +19,12 @@ from streamer.time_bounds import shown_moment
 _SHOWN: Final[Mapping[str, tuple[str, Callable[[float], str], int]]] = {
     "turns": ("turns", str, 6),
     "p50_ms": ("median", seconds, 1),
-    "p95_ms": ("p95", seconds, 4),
     "unanswered": ("unanswered", str, 3),
     "goals.progress.result": ("subgoals", percent, 2),
     "dead_airs": ("dead air", str, 5),
 }
 """Numbers of the table for people: what stands above each, how a value is written, and when the
-column is left out; median and p95 are of the waits. Programs get all columns.
+column is left out; the median is of the waits. Programs get all columns.
 """
 
 
@@ -48,6 +48,8 @@ def calls_table(rows: Sequence[Mapping[str, Flat]], labels: Mapping[str, str], w
             )
             for name, (head, written, leaves) in _SHOWN.items()
         ),
+        FittedColumn("longest", [_longest(row) for row in rows], 4, is_number=True),
+        FittedColumn("ended", [_ended(row) for row in rows], 9),
         FittedColumn("failed tools", _texts(rows, "failed_tools"), 7, is_cut=True),
         FittedColumn("version", _texts(rows, "labels.version"), 8, is_cut=True),
         FittedColumn("call", ids),
@@ -55,6 +57,18 @@ def calls_table(rows: Sequence[Mapping[str, Flat]], labels: Mapping[str, str], w
     if any(labels.values()):
         columns.append(FittedColumn("labels", [labels.get(each, "") for each in ids], is_cut=True))
     return fitted(columns, width)
+
+
+def _longest(row: Mapping[str, Flat]) -> str:
+    """The longest wait, also one in vain."""
+    waits_ms = [row["longest_wait_ms"], row["in_vain_ms"]]
+    known = [each for each in waits_ms if isinstance(each, int | float)]
+    return seconds(max(known)) if known else "-"
+
+
+def _ended(row: Mapping[str, Flat]) -> str:
+    """How a call ended, if not well."""
+    return "-" if row["outcome"] == CallOutcome.ENDED else in_words(str(row["outcome"]))
 
 
 def _texts(rows: Sequence[Mapping[str, Flat]], name: str) -> list[str]:

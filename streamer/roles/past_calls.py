@@ -88,7 +88,7 @@ _FAULTS = ("main", "outcome", "trouble", "tool", "goals", "subgoal")
 """Facets that say what was wrong."""
 NEARLY_ALL = 0.95
 """If so many calls have a value, only calls that have it are compared further."""
-_FINE = frozenset({"not_judged", "none"})
+_FINE = frozenset({"not_judged", "no_turn", "none"})
 _TOLD_OTHERWISE = frozenset({CallOutcome.ENDED, "tool_fails", "goals_missed", "unanswered"})
 """What is no fault, or what the tool, the subgoal and the outcome of the same calls say."""
 _ALIKE = 0.05

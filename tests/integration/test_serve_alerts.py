@@ -49,6 +49,6 @@ def test_the_files_of_the_page_bring_a_message(tmp_path: Path) -> None:
                 message = messages.get(timeout=patient(MESSAGE_SECONDS))
     assert (message["title"], message["text"].splitlines()[0]) == (
         "CallgaugeWatchdog",
-        "Alerts reach you.",
+        "All is well, alerts reach you.",
     )
     assert messages.empty(), "no alert about a role that serve has not"

@@ -324,10 +324,10 @@ def _score_cell(
     reason = part.fields.get("reason")
     text = quantity(part.name, part.value)
     if part.name == "turn_taking":
-        text, reason = (
-            f"{text} of 1",
-            {"latency": "the wait is too long, even where a tool ran"}.get(str(reason), reason),
-        )
+        # of a turn that has all of it, the reason says only by what it was scored
+        if rows.number(part.value) == 1:
+            reason = None
+        text, reason = f"{text} of 1", "for its wait" if reason == "latency" else reason
     return "value", text, in_words(reason) if isinstance(reason, str) else None
 
 

@@ -169,7 +169,7 @@ class GoalProgress:
     def announce(self, known_ms: int) -> None:
         """Publishes the goal set: from now on it is the call's."""
         goal_set, rows = self.goal_set, self._rows
-        unknown = SubgoalResult(Unscored(UnscoredReason.NO_USER_SPEECH))
+        unknown = SubgoalResult(Unscored(UnscoredReason.NO_TURN_JUDGED))
         by_judge = sum(subgoal.is_judged for subgoal in goal_set.subgoals)
         goals = Goals(goal_set.id, goal_set.digest, (unknown,) * len(goal_set.subgoals), by_judge)
         rows.set_call(known_ms, goals=goals)
@@ -479,7 +479,7 @@ class GoalProgress:
         elif reason := self._unknown(place):
             result = Unscored(reason)
         else:
-            result = 0.0 if self._last else Unscored(UnscoredReason.NO_USER_SPEECH)
+            result = 0.0 if self._last else Unscored(UnscoredReason.NO_TURN_JUDGED)
         if standing is None:
             return SubgoalResult(result, reached_turn)
         trials = tuple(

@@ -64,7 +64,7 @@ def test_an_agent_that_does_not_answer_although_the_caller_asks_again_is_mute() 
 @pytest.mark.parametrize(
     ("wait_ms", "kind", "reason"),
     [
-        (SLOW_MS + 1, TroubleKind.SLOW, "turn 3 slow: 1.5 s, model 1.0 s"),
+        (SLOW_MS + 1, TroubleKind.SLOW, "turn 3 slow: 1.501 s, model 1.0 s"),
         (VERY_SLOW_MS, TroubleKind.SLOW, "turn 3 slow: 3.5 s"),
         (VERY_SLOW_MS + 1, TroubleKind.VERY_SLOW, "turn 3 slow: 3.5 s"),
     ],
