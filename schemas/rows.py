@@ -58,6 +58,10 @@ class Unscored(Struct, frozen=True, gc=False, tag_field="outcome", tag="unscored
     reason: UnscoredReason
 
 
+NO_TURN_JUDGED: Final = Unscored(UnscoredReason.NO_TURN_JUDGED)
+"""What a goal is worth before a turn was judged."""
+
+
 class NotApplicable(Struct, frozen=True, gc=False, tag_field="outcome", tag="not_applicable"):
     """This turn or call cannot have the value, for this reason."""
 

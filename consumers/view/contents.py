@@ -45,7 +45,6 @@ from schemas.closed_sets import (
     Speaker,
     ToolOutcome,
     UnjudgedReason,
-    UnscoredReason,
 )
 from schemas.goals.goal_set import Subgoal as GoalSubgoal
 from schemas.metrics.exporter import USED_AMOUNTS
@@ -850,7 +849,7 @@ def _state(
     if subgoal.is_judged and call.unjudged_turns:
         return "Pending", None, "a judge is asked"
     # Until the end the row has the reason from before the first turn.
-    if result == _NOT_BEGUN and not call.is_over:
+    if result == rows.NO_TURN_JUDGED and not call.is_over:
         so_far = None if call.progress is None or not subgoal.is_judged else call.progress.result
         if not isinstance(so_far, Unscored) or so_far.reason not in _UNJUDGED:
             judged = call.row.goals and call.row.goals.judged_turn
@@ -865,7 +864,6 @@ def _state(
     return "Reached" if value == 1 else "Not reached", None, how
 
 
-_NOT_BEGUN: Final = Unscored(UnscoredReason.NO_USER_SPEECH)
 _UNJUDGED: Final = frozenset(map(str, UnjudgedReason))
 
 

@@ -9,7 +9,6 @@ import typer
 from msgspec import structs, to_builtins
 
 from consumers.view.words import counted, expected_call
-from schemas.closed_sets import UnscoredReason
 from schemas.goals.checks import (
     AllOf,
     AnyCheck,
@@ -34,7 +33,7 @@ from schemas.goals.goal_set import (
     GoalSet,
     seen,
 )
-from schemas.rows import CallRow, ExpectedTool, Goals, SubgoalResult, Unscored
+from schemas.rows import NO_TURN_JUDGED, CallRow, ExpectedTool, Goals, SubgoalResult, Unscored
 from streamer.goals.files import FileMistake, GoalFile, GoalFolderError, goal_files_of
 from streamer.terminal import say
 
@@ -230,7 +229,7 @@ def set_document(
 
 
 def _state(subgoal: SubgoalResult | None) -> str:
-    if subgoal is None or subgoal.result == Unscored(UnscoredReason.NO_USER_SPEECH):
+    if subgoal is None or subgoal.result == NO_TURN_JUDGED:
         return "not looked at: the call has no turn with an answer"
     if subgoal.reached_turn is not None:
         return f"reached in turn {subgoal.reached_turn}"

@@ -27,6 +27,7 @@ from schemas.closed_sets import FAILED_USES, CloseReason, UnscoredReason
 from schemas.columns import Flat
 from schemas.goals.goal_set import GoalSet
 from schemas.rows import (
+    NO_TURN_JUDGED,
     CallRow,
     ExpectedTool,
     GoalsRow,
@@ -289,7 +290,7 @@ class NewestRows:
                 )
 
 
-_NOT_LOOKED_AT: Final = SubgoalResult(Unscored(UnscoredReason.NO_TURN_JUDGED))
+_NOT_LOOKED_AT: Final = SubgoalResult(NO_TURN_JUDGED)
 _USUAL_ENDINGS: Final = frozenset({"goodbye", CloseReason.ENDED, CloseReason.SESSION_ENDED})
 
 

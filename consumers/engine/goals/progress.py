@@ -28,7 +28,16 @@ from consumers.engine.turns.live import LiveCall, LiveChanges
 from schemas.closed_sets import UnscoredReason
 from schemas.goals.goal_set import ChoosesGoals, GoalSet
 from schemas.judging import JudgeRequest, JudgeVerdict, TrialAnswer, Votes
-from schemas.rows import Goals, GoalsRow, Stall, SubgoalResult, ToolDifference, Unscored, Value
+from schemas.rows import (
+    NO_TURN_JUDGED,
+    Goals,
+    GoalsRow,
+    Stall,
+    SubgoalResult,
+    ToolDifference,
+    Unscored,
+    Value,
+)
 
 # Finds stalls: no further subgoal for too many turns or too long, while some are open. Each stall
 # is published once.
@@ -169,7 +178,7 @@ class GoalProgress:
     def announce(self, known_ms: int) -> None:
         """Publishes the goal set: from now on it is the call's."""
         goal_set, rows = self.goal_set, self._rows
-        unknown = SubgoalResult(Unscored(UnscoredReason.NO_TURN_JUDGED))
+        unknown = SubgoalResult(NO_TURN_JUDGED)
         by_judge = sum(subgoal.is_judged for subgoal in goal_set.subgoals)
         goals = Goals(goal_set.id, goal_set.digest, (unknown,) * len(goal_set.subgoals), by_judge)
         rows.set_call(known_ms, goals=goals)
@@ -479,7 +488,7 @@ class GoalProgress:
         elif reason := self._unknown(place):
             result = Unscored(reason)
         else:
-            result = 0.0 if self._last else Unscored(UnscoredReason.NO_TURN_JUDGED)
+            result = 0.0 if self._last else NO_TURN_JUDGED
         if standing is None:
             return SubgoalResult(result, reached_turn)
         trials = tuple(

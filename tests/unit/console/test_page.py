@@ -25,6 +25,7 @@ from consumers.view.contents import subgoals_of
 from schemas.closed_sets import Anchor, InterruptionCause, Speaker, ToolOutcome, UnscoredReason
 from schemas.goals.goal_set import GoalSet
 from schemas.rows import (
+    NO_TURN_JUDGED,
     CallRow,
     Eva,
     FinalWaits,
@@ -558,7 +559,7 @@ def test_a_goal_has_one_reason_why_it_is_not_reached(
     progress = Progress(disabled, disabled, disabled, disabled, disabled, missing=1, subgoals=2)
     results: tuple[Value, ...] = (0.0, disabled)
     if state == "running":
-        results = (Unscored(UnscoredReason.NO_USER_SPEECH),) * 2
+        results = (NO_TURN_JUDGED,) * 2
     found = Goals("g", "d", tuple(map(SubgoalResult, results)), judged_turn=1, progress=progress)
     checked = {"kind": "says", "speaker": "assistant", "pattern": "hello"}
     goals = GoalSet.model_validate(
