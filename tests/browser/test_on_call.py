@@ -116,7 +116,7 @@ def test_a_mute_agent_is_the_first_row_and_its_calls_stay_when_the_callers_have_
 ) -> None:
     well = [talked(served, f"well-{number}") for number in range(3)]
     expect(page.locator("#agents > tr")).to_have_count(1)
-    expect(page.locator("#counts")).to_contain_text("Every agent is well.")
+    expect(page.locator("#counts")).to_contain_text("No call is in trouble.")
     mute = [Caller(served, f"mute-{number}", agent="night", version="2") for number in range(2)]
     mute[0].hears("Good evening.")
     page.wait_for_timeout(1_500)  # it is over before the callers speak
