@@ -267,7 +267,8 @@ class CallOutcome(StrEnum):
     - `hung_up`: while its caller waited for an answer
     - `failed`: right after an error of the agent, or with one as its reason
     - `events_stopped`: its caller waited for the first time in a turn, and nothing said that the
-      call ended: how it did, nobody knows. One who speaks again in vain is known to wait
+      call ended: how it did, nobody knows. One who speaks again in vain is known to wait. Also of
+      a caller who waited when a limit of callgauge closed the call
     - `ended`: otherwise
     - `running`: it has not ended
     """

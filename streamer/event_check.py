@@ -232,6 +232,7 @@ class Findings:
         carried: Events that no rule reads, by name: they are kept and change nothing.
         not_understood: Events of a type or a kind that this version does not know, by that type or
             kind.
+        misspelt: Events with a field that nothing reads, called nearly like one that is missing.
         refused: What cannot be read, and events that are not accepted.
         without_conversation: Events that name no conversation.
         in_seconds: Places of events whose time looks like seconds.
@@ -245,6 +246,7 @@ class Findings:
     read: Counter[str] = field(default_factory=Counter)
     carried: Counter[str] = field(default_factory=Counter)
     not_understood: Counter[Misread] = field(default_factory=Counter)
+    misspelt: Counter[Misread] = field(default_factory=Counter)
     refused: list[RecordingError | RefusedEvent] = field(default_factory=list)
     without_conversation: int = 0
     in_seconds: list[str] = field(default_factory=list)
@@ -325,10 +327,11 @@ def _note(call: RecordedCall, findings: Findings) -> None:
         time_ms, misread, name = event_time_ms(event), misread_of(arrival.event), wire.event_name
         if time_ms is not None and 0 < time_ms < FIRST_MS:
             findings.in_seconds.append(str(wire.at or call.conversation_id))
-        if misread is not None and misread.reason is not MisreadReason.FIELD_LEFT_OUT:
+        if misread is not None and not is_read(misread):
             findings.not_understood[misread] += 1
-        if not is_read(misread):
             continue
+        if misread is not None and misread.reason is MisreadReason.FIELD_MISSPELT:
+            findings.misspelt[misread] += 1
         if (stream, name) in _CARRIED:
             findings.carried[name] += 1
         else:
@@ -370,6 +373,10 @@ def findings_document(findings: Findings) -> dict[str, Any]:
         "not_understood": [
             {"events": count, "what": each.what, "what_to_do": each.what_to_do}
             for each, count in findings.not_understood.most_common()
+        ],
+        "misspelt": [
+            {"events": count, "what": each.what, "what_to_do": each.what_to_do}
+            for each, count in findings.misspelt.most_common()
         ],
         "refused": [_as_document(each) for each in findings.refused],
         "contradicted": [
@@ -442,6 +449,10 @@ def finding_lines(findings: Findings) -> Iterator[str]:
     if not_understood:
         yield "Not understood: kept and counted, and no rule reads them:"
     for each, count in findings.not_understood.most_common():
+        yield f"  {count:>7}  {each.what}. {each.what_to_do}"
+    if findings.misspelt:
+        yield "Fields that may be misspelt; the events are read without them:"
+    for each, count in findings.misspelt.most_common():
         yield f"  {count:>7}  {each.what}. {each.what_to_do}"
     yield from _faults(findings)
     if findings.eva_misses:

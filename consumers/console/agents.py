@@ -333,6 +333,12 @@ class _Kept:
                 del self.minutes[old]
         return found
 
+    def forget_waits(self, since_ms: int) -> None:
+        """Forgets who waited since then: no event came that could have said otherwise."""
+        for minute, each in self.minutes.items():
+            if minute >= since_ms // MINUTE_MS:
+                each.open_waits = Counter()  # another thread may read the old one
+
     def last(self, now_ms: int) -> list[Minute]:
         """The minutes up to now, the oldest first."""
         newest = now_ms // MINUTE_MS
@@ -498,7 +504,8 @@ class Agents:
         ends_in_vain = _waited_in_vain(row) and (before is None or not _waited_in_vain(before))
         if unanswered or ended_badly or closes or ends_in_vain:
             for minute in self._minutes_of(row):
-                minute.vain_waits[_steps(row.in_vain_ms or 0)] += ends_in_vain
+                if ends_in_vain:
+                    minute.vain_waits[_steps(row.in_vain_ms or 0)] += 1
                 minute.unanswered += unanswered
                 minute.ended_badly += ended_badly
                 if closes and row.goals is not None and row.goals.subgoals:
@@ -537,7 +544,9 @@ class Agents:
         for key, kept in keys:
             of, minute = sums.get(key) or _Sums(), kept.minute(now_ms)
             minute.running, minute.in_trouble = of.running, of.in_trouble
-            minute.open_waits = Counter() if silent_since_ms is not None else of.open_waits
+            minute.open_waits = of.open_waits
+            if silent_since_ms is not None:
+                kept.forget_waits(silent_since_ms)
         told = [key for key, kept in keys if kept.seen_ms > now_ms - WINDOW_MS]
         found = []
         for key in dict.fromkeys([*sums, *told]):
@@ -657,8 +666,10 @@ def _add(sums: _Sums, shown: ShownCall, now_ms: int, event_ms: int | None, until
     sums.in_trouble += shown.is_bad
     sums.unsure += shown.is_bad and not is_sure
     waits_ms = 0 if call.waiting is None else until_ms - call.waiting.since_ms
+    # one who hung up at once may not have let the agent answer
+    had_no_chance = call.outcome is CallOutcome.NEVER_ANSWERED and call.waiting is None
     sums.grave += (
-        is_bad_end
+        (is_bad_end and not had_no_chance)
         or any(each.kind in _GRAVE for each in shown.troubles)
         or (shown.is_bad and is_sure and waits_ms >= GRAVE_MS)
         or max(call.failing_tools.values(), default=0) > 1
@@ -708,6 +719,8 @@ def _wrong(shown: ShownCall, waits_ms: int) -> _Wrong:
         if answer is not None and kind in _SLOW:
             return TroubleKind.VERY_SLOW, answer.slowest_stage
         return TroubleKind.SILENT if kind is TroubleKind.DEAD_AIR else kind, None
+    if shown.call.outcome is CallOutcome.NEVER_ANSWERED:
+        return TroubleKind.MUTE, None
     if waiting is None:
         return TroubleKind.AGENT_ERROR, None
     is_mute = waiting.silences > 1 or (shown.call.in_vain_ms or 0) >= NO_ANSWER_MS

@@ -647,7 +647,7 @@ def _lines(
     # of one turn alone the share says nothing
     is_bad = unanswered > 1 and unanswered >= BAD_SHARE * turns
     none = "none lately" if whole.turns else "no turn yet"
-    counting = "counting callers who get no answer; " if is_bad else ""
+    counting = "callers who wait or gave up counted; " if is_bad else ""
     begins = next((begin_ms for begin_ms, each in minutes if each.calls_running or each.turns), 0)
     # what ran in the first minute with figures may have run for long
     marks = {begin_ms: text for begin_ms, text in marks.items() if begin_ms > begins}

@@ -273,7 +273,7 @@ def why(call: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         "never_answered": "the agent never spoke" if turn == 0 else f"never answered{in_vain}",
         "hung_up": f"hung up in silence{in_vain}, turn {turn}",
         "failed": "failed: ended with an error" if ended == "error" else "failed: agent error",
-        "events_stopped": f"no event after a wait, turn {turn}",
+        "events_stopped": f"how it ended is not known: waited in turn {turn}",
     }
     if outcome in bad_ends:
         yield "urgent", bad_ends[outcome]
@@ -408,7 +408,7 @@ def _in_facet(facet: str, values: Sequence[str]) -> str:
     if facet == "version" and len(choice) > 1:
         return text  # its agent says what it is
     if facet in {"outcome", "trouble"}:
-        return ", ".join(_in_words(facet, each) for each in values)
+        return "; ".join(_in_words(facet, each) for each in values)
     if facet == "tool" and len(values) <= MOST_NAMED_TOOLS:
         text = ", ".join(values)
     elif len(values) > 1:

@@ -292,7 +292,7 @@ class CallRows:
     @property
     def has_answer(self) -> bool:
         """Whether a turn was answered."""
-        return self._sums.numbers["answered"] > 0
+        return self._sums.numbers["answered"] > 0 or bool(self._sums.answered)
 
     def drain(
         self,

@@ -51,6 +51,7 @@ _RANKS: Final = {
     CallOutcome.EVENTS_STOPPED: 50,
 }
 """How bad the ways to end are."""
+_NOT_WELL: Final = ", ".join(f"'{each}'" for each in _RANKS)
 TROUBLES: Final[Mapping[str, str]] = {
     "tool_fails": '"failed_tool_calls" > 0',
     "goals_missed": '"goals.success_final_turn" = 0',
@@ -91,6 +92,7 @@ _NOT_JUDGED: Final = (
 _MOST_RANKED_MS: Final = 99_000
 """A wait in vain that is longer ranks as this one: below the next way to end."""
 DERIVED: Final[Mapping[str, Derived]] = {
+    "outcome": Derived("text", f"CASE WHEN {_IS_OVER} THEN \"outcome\" ELSE 'running' END"),
     "troubles": Derived(
         "text",
         " || ".join(
@@ -103,7 +105,7 @@ DERIVED: Final[Mapping[str, Derived]] = {
     "main_trouble": Derived(
         "text",
         f"CASE WHEN NOT {_IS_OVER} THEN NULL "
-        f'WHEN "outcome" != \'{CallOutcome.ENDED}\' THEN "outcome" '
+        f'WHEN "outcome" IN ({_NOT_WELL}) THEN "outcome" '
         + "".join(_main_trouble(name) for name in TROUBLES)
         + f"WHEN {_NOT_JUDGED} THEN 'not_judged' WHEN \"turns\" = 0 THEN 'no_turn' "
         "ELSE 'none' END",
@@ -132,7 +134,8 @@ DERIVED: Final[Mapping[str, Derived]] = {
     "ended_badly": Derived(
         "integer",
         f"CASE WHEN NOT {_IS_OVER} OR \"outcome\" = '{CallOutcome.EVENTS_STOPPED}' THEN NULL "
-        f"WHEN \"outcome\" = '{CallOutcome.ENDED}' THEN 0 ELSE 1 END",
+        f"WHEN \"outcome\" = '{CallOutcome.ENDED}' THEN 0 "
+        f'WHEN "outcome" IN ({_NOT_WELL}) THEN 1 END',
     ),
     "success": Derived(
         "real",
@@ -160,6 +163,7 @@ DERIVED: Final[Mapping[str, Derived]] = {
 }
 """Columns that no file has: conditions, orders and counts take them like the others.
 
+- `outcome`: that of the row, but `running` until the call has closed
 - `troubles`: names of `TROUBLES`, a blank before and behind each
 - `main_trouble`: how it ended if not well, otherwise its first trouble of `TROUBLES`;
   `not_judged` if there is none and its goals are not known, `no_turn` if no caller spoke, or `none`

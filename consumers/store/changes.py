@@ -158,7 +158,8 @@ def _are_shares(before: Sequence[float], after: Sequence[float]) -> bool:
 def _is_one_alike(before: Sequence[float], after: Sequence[float]) -> bool:
     """Whether the values of one lot are all the same, and those of the other are not the same."""
     is_one = _is_constant(before) or _is_constant(after)
-    return is_one and before[0] >= 0 and not before[0] == before[-1] == after[0] == after[-1]
+    is_the_same = before[0] == before[-1] == after[0] == after[-1]
+    return is_one and not is_the_same and min(before[0], after[0]) >= 0
 
 
 def _interval_of_parts(before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:

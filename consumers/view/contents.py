@@ -235,7 +235,7 @@ def standouts(call: ReportedCall) -> tuple[Standout, ...]:
             ],
             "{turns} without an answer",
         ),
-        "Failed tools": (_tools(call), "tool {head} in turn {turn}{uses}{tail}"),
+        "Failed tools": (_tools(call), "tool {head} in turn {turn}{tail}{uses}"),
         "Goals missed": (_missed(call), "{text}"),
         "Tools that do not fit": (_unfit(call), "{text}"),
         f"Waits over {seconds(SLOW_MS)}, the objective": (
@@ -296,7 +296,7 @@ def standouts(call: ReportedCall) -> tuple[Standout, ...]:
                 turn=first.turn,
                 count=len(ordered),
                 turns=counted(len({each.turn for each in ordered}), "turn"),
-                uses=f", as did {counted(len(ordered) - 1, 'other tool call')}"
+                uses=f"; {counted(len(ordered) - 1, 'other tool call')} failed too"
                 * (len(ordered) > 1),
             )
             found.append(Standout(heading, tuple(ordered), is_fault, sentence))

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
+from itertools import islice
 from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
@@ -155,7 +156,8 @@ def misread_of(event: Any) -> Misread | None:
         )
     if extra and kind in (CallStarted, CallEnded):
         missing = frozenset(kind.model_fields) - event.model_fields_set
-        return _misspelt(event.type, tuple(extra)[:MOST_UNREAD], missing)
+        unread = tuple(name[:MAX_NAME_CHARS] for name in islice(extra, MOST_UNREAD))
+        return _misspelt(event.type, unread, missing)
     return None
 
 
@@ -173,10 +175,10 @@ def _misspelt(event: str, unread: Sequence[str], missing: frozenset[str]) -> Mis
     """Names a field that is nearly called like one that is missing."""
     for name in unread:
         near = get_close_matches(name, missing, 1, _NEAR)
-        if near:
+        if near and near[0] not in name.split("_"):  # `version_id` is a field of its own
             return Misread(
                 MisreadReason.FIELD_MISSPELT,
-                f"a {event} with `{name[:MAX_NAME_CHARS]}`, which nothing reads",
+                f"a {event} with `{name}`, which nothing reads",
                 f"Is `{near[0]}` meant?",
             )
     return None

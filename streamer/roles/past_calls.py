@@ -92,7 +92,7 @@ _FINE = frozenset({"not_judged", "no_turn", "none"})
 _TOLD_OTHERWISE = frozenset({CallOutcome.ENDED, "tool_fails", "goals_missed", "unanswered"})
 """What is no fault, or what the tool, the subgoal and the outcome of the same calls say."""
 _ALIKE = 0.05
-"""Subgoals that are missed equally often but for this are one thing to say."""
+"""Values that these calls have equally often but for this are one thing to say."""
 _USED = "used_tools"
 """Is counted beside the facets: how many calls have called a tool that fails in some."""
 MOST_ASKED_OF_A_SET = 5

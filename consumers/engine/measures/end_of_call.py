@@ -1,6 +1,6 @@
 """How a call ended for its caller, decided by its row."""
 
-from schemas.closed_sets import CallOutcome
+from schemas.closed_sets import CallOutcome, CloseReason
 from schemas.rows import CallRow
 from schemas.scores.trouble import ERROR_MS, ERROR_REASON
 
@@ -22,7 +22,8 @@ def set_end(call: CallRow, *, has_answer: bool, is_told: bool) -> None:
 
 def _outcome(call: CallRow, ended_ms: int, *, has_answer: bool, is_told: bool) -> CallOutcome:
     waiting, errors = call.waiting, call.errors
-    if waiting is not None and waiting.silences == 1 and not is_told:
+    is_cut_off = call.close_reason not in {None, CloseReason.IDLE}  # by a limit of callgauge
+    if waiting is not None and not is_told and (waiting.silences == 1 or is_cut_off):
         return CallOutcome.EVENTS_STOPPED
     if not has_answer and _lacks_answers(call):
         return CallOutcome.NEVER_ANSWERED

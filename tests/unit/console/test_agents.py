@@ -349,6 +349,26 @@ def test_a_wait_in_vain_counts_after_its_call_and_the_minutes_before_keep_what_t
     assert whole.wait_p50_ms == 12_000.0 + MINUTE_MS, "it is one wait"
 
 
+def test_no_wait_is_known_of_calls_that_close_without_one() -> None:
+    fleet = Fleet()
+    fleet.put_row(call_row("a", labels=V1))
+    fleet.put_row(call_row("a", labels=V1, state="closed", revision=2, unanswered=1, turns=2))
+    (found,) = agents_at(fleet)
+    assert (found.wait_p50_ms, found.wait_p95_ms) == (None, None)
+
+
+def test_one_caller_who_hung_up_at_once_makes_no_agent_bad_and_two_are_callers_without_answers() -> (
+    None
+):
+    fleet = Fleet()
+    for count, name in enumerate("ab", 1):
+        gone = {"state": "closed", "close_reason": "ended", "unanswered": 1, "turns": 1}
+        fleet.put_row(call_row(name, labels=V1, revision=2, **gone))
+        (found,) = agents_at(fleet)
+        assert (found.bad is not None) == (count == 2)
+    assert bad_time(found).trouble is TroubleKind.MUTE
+
+
 def test_callers_who_wait_now_count_with_their_wait_so_far_until_it_is_known() -> None:
     fleet = Fleet()
     fleet.put_row(turn_row(1, labels=V1, wait_ms=900.0, known_ms=AT_MS, news=("wait",)))

@@ -353,7 +353,7 @@ def test_a_verdict_names_the_worst_and_counts_the_rest() -> None:
     )
     said = verdict(reported_rows(gone, *turns))
     assert said == (
-        "Hung up in silence, turn 2; tool find failed in turn 1, as did 1 other tool call; 1 of 1 "
+        "Hung up in silence, turn 2; tool find failed in turn 1; 1 other tool call failed too; 1 of 1 "
         "wait over 1.50 s, the longest 4.00 s in turn 1."
     )
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from consumers.engine.measures.end_of_call import set_end
-from schemas.closed_sets import CallOutcome
+from schemas.closed_sets import CallOutcome, CloseReason
 from schemas.rows import CallRow, Errors, Waiting
 from schemas.scores.trouble import ERROR_MS
 
@@ -27,6 +27,11 @@ def ended(*, has_answer: bool = True, is_told: bool = True, **parts: Any) -> Cal
         ({"waiting": WAITS, "turns": 2}, "hung_up", 9_000),
         ({"waiting": WAITS, "turns": 2, "is_told": False}, "events_stopped", None),
         ({"waiting": ASKS_AGAIN, "turns": 2, "is_told": False}, "hung_up", 9_000),
+        (
+            {"waiting": ASKS_AGAIN, "is_told": False, "close_reason": CloseReason.LIMIT_TURNS},
+            "events_stopped",
+            None,
+        ),
         ({"waiting": WAITS, "ended_reason": "error"}, "failed", 9_000),
         ({"errors": Errors(1, 1, END_MS - ERROR_MS)}, "failed", None),
         ({"errors": Errors(1, 1, END_MS - ERROR_MS - 1)}, "ended", None),

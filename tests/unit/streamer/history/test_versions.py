@@ -222,6 +222,8 @@ def test_calls_that_are_all_alike_say_as_much_as_a_share_of_them() -> None:
     assert judgement(measure_of("unanswered"), found) == "worse"
     few = change_of("unanswered", [0.0] * 5, [1.0, 0.0, 3.0, 0.0, 0.0])
     assert judgement(measure_of("unanswered"), few) == "unclear"
+    below = change_of("answer.wait_ms", [100.0, 200.0, 300.0, 250.0, 220.0], [-300.0] * 5)
+    assert judgement(measure_of("answer.wait_ms"), below) == "lower", "a bootstrap"
     same = change_of("unanswered", [0.0] * 90, [0.0] * 89 + [1.0])
     assert judgement(measure_of("unanswered"), same) == "no different"
 
