@@ -19,6 +19,7 @@ from streamer.time_bounds import shown_moment
 _SHOWN: Final[Mapping[str, tuple[str, Callable[[float], str], int]]] = {
     "turns": ("turns", str, 6),
     "p50_ms": ("median", seconds, 1),
+    "worst_wait_ms": ("longest", seconds, 4),
     "unanswered": ("unanswered", str, 3),
     "goals.progress.result": ("subgoals", percent, 2),
     "dead_airs": ("dead air", str, 5),
@@ -31,6 +32,7 @@ column is left out; the median is of the waits. Programs get all columns.
 def calls_table(rows: Sequence[Mapping[str, Flat]], labels: Mapping[str, str], width: int) -> Table:
     """A line for each call, with its whole id, in so many characters."""
     ids = [str(row["conversation_id"]) for row in rows]
+    rows = [{**row, "worst_wait_ms": _longest_ms(row)} for row in rows]
     columns = [
         FittedColumn(
             "began, UTC", [_when(row["began_ms"] or row["first_known_ms"]) for row in rows]
@@ -48,8 +50,7 @@ def calls_table(rows: Sequence[Mapping[str, Flat]], labels: Mapping[str, str], w
             )
             for name, (head, written, leaves) in _SHOWN.items()
         ),
-        FittedColumn("longest", [_longest(row) for row in rows], 4, is_number=True),
-        FittedColumn("ended", [_ended(row) for row in rows], 9),
+        FittedColumn("ended", [_ended(row) for row in rows], 6),
         FittedColumn("failed tools", _texts(rows, "failed_tools"), 7, is_cut=True),
         FittedColumn("version", _texts(rows, "labels.version"), 8, is_cut=True),
         FittedColumn("call", ids),
@@ -59,16 +60,16 @@ def calls_table(rows: Sequence[Mapping[str, Flat]], labels: Mapping[str, str], w
     return fitted(columns, width)
 
 
-def _longest(row: Mapping[str, Flat]) -> str:
+def _longest_ms(row: Mapping[str, Flat]) -> float | None:
     """The longest wait, also one in vain."""
-    waits_ms = [row["longest_wait_ms"], row["in_vain_ms"]]
-    known = [each for each in waits_ms if isinstance(each, int | float)]
-    return seconds(max(known)) if known else "-"
+    waits_ms = (row["longest_wait_ms"], row["in_vain_ms"])
+    return max((each for each in waits_ms if isinstance(each, int | float)), default=None)
 
 
 def _ended(row: Mapping[str, Flat]) -> str:
     """How a call ended, if not well."""
-    return "-" if row["outcome"] == CallOutcome.ENDED else in_words(str(row["outcome"]))
+    outcome = row["outcome"]
+    return "-" if outcome in {None, CallOutcome.ENDED} else in_words(str(outcome))
 
 
 def _texts(rows: Sequence[Mapping[str, Flat]], name: str) -> list[str]:
