@@ -19,8 +19,8 @@ from streamer.time_bounds import shown_moment
 _SHOWN: Final[Mapping[str, tuple[str, Callable[[float], str], int]]] = {
     "turns": ("turns", str, 6),
     "p50_ms": ("median", seconds, 1),
-    "worst_wait_ms": ("longest", seconds, 4),
-    "unanswered": ("unanswered", str, 3),
+    "worst_wait_ms": ("longest", seconds, 3),
+    "unanswered": ("unanswered", str, 4),
     "goals.progress.result": ("subgoals", percent, 2),
     "dead_airs": ("dead air", str, 5),
 }
