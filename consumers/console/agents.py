@@ -335,7 +335,7 @@ class _Kept:
 
     def forget_waits(self, since_ms: int) -> None:
         """Forgets who waited since then: no event came that could have said otherwise."""
-        for minute, each in self.minutes.items():
+        for minute, each in list(self.minutes.items()):
             if minute >= since_ms // MINUTE_MS:
                 each.open_waits = Counter()  # another thread may read the old one
 

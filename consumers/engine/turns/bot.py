@@ -293,7 +293,9 @@ class BotTurn(NamedTuple):
         """End of the caller's last sound, otherwise of the last ruling; None without either, and
         while it is open.
         """
-        starts, ends, _ = self.sounds.caller
+        starts, ends = self.vad_starts, self.vad_ends
+        if not starts:
+            starts, ends = self.release_starts, self.release_ends
         return ends[-1] if ends and len(ends) == len(starts) else None
 
 
