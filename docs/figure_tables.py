@@ -110,7 +110,7 @@ _MOST_CALLS: Final = (500, 2_500, 10_000, 40_000)
 
 _TICKS_A_SECOND: Final = 2
 _RECORD_BYTES: Final = 60
-"""What Kafka adds to a tick, with its header."""
+"""Bytes that Kafka adds to a tick, with its header."""
 _PARTITIONS: Final = (4, 16, 64)
 _MANY_EVENTS: Final = 10_000_000
 """Offset of an input that has been in use for some time."""
@@ -214,7 +214,7 @@ def evaluator_lines() -> Iterator[str]:
 
 
 def serve_lines() -> Iterator[str]:
-    """What `callgauge serve` takes for 300 running calls."""
+    """The figures of `callgauge serve` with 300 running calls."""
     run = _Run()
     yield from ("| `callgauge serve` with 300 running calls | |", "|---|---|")
     for name, what in {
@@ -230,7 +230,7 @@ def serve_lines() -> Iterator[str]:
 
 
 def sequencer_lines() -> Iterator[str]:
-    """What one sequencer does."""
+    """The figures of one sequencer."""
     run = _Run()
     calls = round(1 / run.value("sequencer_live_core_share")) * 1_000
     yield (
@@ -245,7 +245,7 @@ def sequencer_lines() -> Iterator[str]:
 
 
 def tick_lines() -> Iterator[str]:
-    """What ticks add to the log, by the number of partitions."""
+    """The size of ticks, by the number of partitions."""
     yield "| partitions of each input, and of `events` | a tick | ticks of a day, before replication and compression |"
     yield "|---|---|---|"
     for partitions in _PARTITIONS:
@@ -256,7 +256,7 @@ def tick_lines() -> Iterator[str]:
 
 
 def kept_lines() -> Iterator[str]:
-    """What the rows of a call take on Kafka."""
+    """The size of a call's rows on Kafka."""
     run = _Run()
     yield "| topic | a simulated call | a recorded call of five minutes |"
     yield "|---|---|---|"
@@ -271,7 +271,7 @@ def kept_lines() -> Iterator[str]:
 
 
 def _header_bytes() -> int:
-    """What the sequencer adds to an event: a name and a value, and the length of each."""
+    """Bytes that the sequencer adds to an event: a name and a value, and the length of each."""
     name, packed = Placed(1, Origin(InputSource.AUDIT, 0, 0, _MANY_EVENTS, 0)).header()
     return len(name) + len(packed) + 2
 
@@ -312,7 +312,7 @@ class _Run:
 
 
 class _Sizes:
-    """What is computed from the run's figures."""
+    """Figures that are computed from those of the run."""
 
     def __init__(self) -> None:
         run = _Run()

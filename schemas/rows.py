@@ -59,7 +59,7 @@ class Unscored(Struct, frozen=True, gc=False, tag_field="outcome", tag="unscored
 
 
 NO_TURN_JUDGED: Final = Unscored(UnscoredReason.NO_TURN_JUDGED)
-"""What a goal is worth before a turn was judged."""
+"""The value of a goal before a turn was judged."""
 
 
 class NotApplicable(Struct, frozen=True, gc=False, tag_field="outcome", tag="not_applicable"):

@@ -90,7 +90,7 @@ NEARLY_ALL = 0.95
 """If so many calls have a value, only calls that have it are compared further."""
 _FINE = frozenset({"not_judged", "no_turn", "none"})
 _TOLD_OTHERWISE = frozenset({CallOutcome.ENDED, "tool_fails", "goals_missed", "unanswered"})
-"""What is no fault, or what the tool, the subgoal and the outcome of the same calls say."""
+"""Values that are no fault, or that the tool, the subgoal and the outcome of the calls say already."""
 _ALIKE = 0.05
 """Values that these calls have equally often but for this are one thing to say."""
 _USED = "used_tools"
