@@ -77,7 +77,7 @@ ROWS: Final = {
     },
     "`callgauge serve`, 300 running calls, four pages open": {
         "serve_core_share": "of a core",
-        "serve_mb": "memory, after three minutes; it rises by an eighth in ten",
+        "serve_mb": "memory, after three minutes",
         "serve_event_to_page_p50_ms": "from a posted event until the page of its call has it, p50",
         "serve_event_to_page_p99_ms": "the same, p99",
         "serve_page_ms": "opening the page of a running call",
@@ -219,7 +219,7 @@ def serve_lines() -> Iterator[str]:
     yield from ("| `callgauge serve` with 300 running calls | |", "|---|---|")
     for name, what in {
         "serve_core_share": "share of a core",
-        "serve_mb": "memory, after three minutes; it rises by an eighth in ten",
+        "serve_mb": "memory, after three minutes",
         "serve_event_to_page_p50_ms": "from an event to its page, p50",
         "serve_event_to_page_p99_ms": "the same, p99",
         "serve_log_mb_per_minute": "log, `log.sqlite`, in a minute",
