@@ -556,6 +556,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         """
         writing: asyncio.Task[Never] | None = None
         is_taken = False
+        # at once: a stranger can be gone again before the partitions are taken over
+        looking = asyncio.create_task(self._group.tell_strangers(), name="strangers")
         writer = self._writer = Writer(self._kafka, self._settings, self._instruments, self._outbox)
         try:
             if kept or new:
@@ -574,7 +576,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
                 "evaluator_ready", group=self._settings.group_id, partitions=sorted(self.owned)
             )
             self.ready.set()
-            await self._group.tell_strangers()
+            await looking
             if writing is not None:
                 # it would hold up a cancel of ours if it ignores its own
                 await asyncio.wait([writing])
@@ -599,7 +601,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         finally:
             self._writer = None
             try:
-                await end_tasks([writing] if writing is not None else ())
+                await end_tasks([looking] if writing is None else [looking, writing])
             finally:
                 await writer.stop(CLOSE_SECONDS)
 

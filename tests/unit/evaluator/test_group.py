@@ -54,6 +54,16 @@ async def test_a_stranger_is_named_after_each_rebalance(shell: Shell, logged: Lo
     assert shell.role.ready.is_set()
 
 
+async def test_a_stranger_is_named_before_the_partitions_are_taken_over(
+    shell: Shell, logged: Logged
+) -> None:
+    shell.members = [OURS, STRANGER]
+    shell.takeover.gate.clear()
+    await shell.assigned(0)
+    assert "group_has_strangers" in {line["event"] for line in logged}
+    assert not shell.role.ready.is_set()
+
+
 @pytest.mark.parametrize("client", ["callgauge-evaluator", "mine-evaluator"])
 async def test_evaluators_are_no_strangers(shell: Shell, client: str, logged: Logged) -> None:
     shell.members = [
