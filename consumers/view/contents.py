@@ -384,6 +384,13 @@ class NoAnswer(NamedTuple):
     waits_ms: float = 0.0
 
 
+def spoke_again_after(call: ReportedCall, row: TurnRow) -> Iterator[float]:
+    """The lengths in ms of the dead air of a turn after which its caller spoke once more."""
+    last_ms = max((sound.start_ms for sound in row.user_sounds), default=0)
+    silences = (each for each in call.silences if each.turn == row.turn)
+    yield from (each.length_ms for each in silences if each.start_ms < last_ms)
+
+
 def no_answer(call: ReportedCall, row: TurnRow) -> NoAnswer | None:
     """Whether a turn has no answer, so far or for good; None where it has one, or nobody knows."""
     waiting = None if call.is_over else call.row.waiting

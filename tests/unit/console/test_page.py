@@ -544,6 +544,23 @@ def test_an_open_turn_without_an_answer_has_its_words_and_the_time_of_the_wait()
     assert '<li id="call-t2" class="turn first"' in page
 
 
+def test_a_transcript_tells_of_the_silences_after_which_the_caller_spoke_again() -> None:
+    silences = (
+        Silence(1, AT_MS + 2_000, AT_MS + 5_000, 3_000),
+        Silence(2, AT_MS + 7_000, AT_MS + 10_000, 3_000),
+        Silence(3, AT_MS + 13_500, AT_MS + 16_500, 3_000),  # nothing follows
+    )
+    heard = sounds((0, 2_000), (6_000, 7_000), (12_500, 13_500))
+    turn = turn_row(1, user_sounds=heard, dead_air=silences)
+    spoken = WordsRow(conversation_id="c", turn=1, user="hello? Anybody? Well")
+    page = section(
+        reported_rows(call_row(state="closed", began_ms=AT_MS), turn, words=[spoken]),
+        has_index=False,
+    )
+    said = words(part_of(page, "call-transcript"))
+    assert "Well The caller spoke again after 4.00 s, 5.50 s of silence." in said
+
+
 @pytest.mark.parametrize(
     ("state", "by_code", "by_judge"),
     [
