@@ -41,7 +41,13 @@ from schemas.annotations import LABEL_PATTERN, MAX_LABEL_CHARS, MAX_NOTE_CHARS
 from schemas.closed_sets import SortKey
 from schemas.scores.latency_stages import Stage
 from schemas.scores.running import RunningCalls, ShownCall, ShownCalls, WantedCalls
-from schemas.scores.trouble import SLOW_MS, STAGE_WORDS, TroubleKind, worst_wait_ms
+from schemas.scores.trouble import (
+    SLOW_MS,
+    STAGE_WORDS,
+    VERY_SLOW_MS,
+    TroubleKind,
+    worst_wait_ms,
+)
 from schemas.units import MINUTE_MS, to_seconds
 from schemas.wire import MAX_NAME_CHARS
 
@@ -212,6 +218,7 @@ def now_page(
         query=query_of(wanted),
         wall=wall,
         orders=ORDERS,
+        very_slow_ms=VERY_SLOW_MS,
         **{name: filled[name] for name in ("head", "alerts", "lines", "agents", "names", "rest")},
         rows=filled["calls"],
     )

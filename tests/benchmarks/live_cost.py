@@ -167,14 +167,15 @@ class Following:
 
 
 class _Moment(NamedTuple):
-    """The readings at one moment: seconds of the clock and of the processor, events folded, and the
-    times of each step so far.
+    """The readings at one moment: seconds of the clock and of the processor, also what the pages of
+    the exporter took so far, events folded, and the times of each step so far.
     """
 
     at: float
     sequencer: float
     evaluator: float
     exporter: float
+    exporter_pages: float
     events: int
     evaluator_page: str
     exporter_page: str
@@ -200,6 +201,10 @@ class _Live(NamedTuple):
     @property
     def exporter_us(self) -> float:
         return (self.end.exporter - self.begin.exporter) / self.events * 1e6
+
+    @property
+    def exporter_pages_us(self) -> float:
+        return (self.end.exporter_pages - self.begin.exporter_pages) / self.events * 1e6
 
     def delay_ms(self, share: float) -> float:
         """So long at most took this share of the records of the probing calls, from the event to
@@ -247,6 +252,13 @@ def measure_live(figures: Figures, bootstrap: str, folder: Path) -> None:
         "exporter, its page asked for once a second",
         "us/event",
         goal=15,
+    )
+    figures.add(
+        "exporter_us_per_event_without_page",
+        live.exporter_us - live.exporter_pages_us,
+        "the same without its page",
+        "us/event",
+        goal=20,
     )
     half, nearly_all = "from event to counted, half of them within", "the same, 99 of 100 within"
     if why := live.following.why_not():
@@ -304,17 +316,26 @@ def _measured(bootstrap: str, folder: Path, prefix: str, partitions: int) -> _Li
         running.callback(load.stop)
         lines, following = _Lines(bootstrap, prefix, partitions), Following()
         waited: list[float] = []
+        pages_seconds: list[float] = []
+
+        def page_of_exporter() -> str:
+            before = exporter.processor_seconds
+            text = page(exporter_address, OPENMETRICS)
+            pages_seconds.append(exporter.processor_seconds - before)
+            return text
+
         time.sleep(RAMP_SECONDS + MOST_SECONDS)
 
         def moment() -> _Moment:
             events, _ = folded_of(evaluator_address)
-            pages = page(evaluator_address), page(exporter_address, OPENMETRICS)
+            pages = page(evaluator_address), page_of_exporter()
             following.lag_seconds.append(max(map(float, _LAG.findall(pages[0])), default=0.0))
             waited.append(evaluator.waited_seconds)
             used = (
                 sequencer.processor_seconds,
                 evaluator.processor_seconds,
                 exporter.processor_seconds,
+                sum(pages_seconds),
             )
             return _Moment(time.monotonic(), *used, events, *pages)
 
@@ -326,7 +347,7 @@ def _measured(bootstrap: str, folder: Path, prefix: str, partitions: int) -> _Li
                 lines.answer((second * ANSWERS_A_SECOND + number) % PROBES)
                 following.behind_ms.append(load.report.behind_ms)  # raises when the load broke down
             if second % LOOKS_SECONDS:
-                page(exporter_address, OPENMETRICS)
+                page_of_exporter()
             else:
                 end = moment()
     following.waited_share = (waited[-1] - waited[0]) / (end.evaluator - begin.evaluator)
