@@ -22,7 +22,6 @@ from consumers.engine.effects import (
 from consumers.engine.goals.progress import ChosenGoals, JudgedScores
 from consumers.engine.goals.text_judges import Ratings
 from consumers.engine.limits import Limits
-from consumers.engine.measures.end_of_call import set_end
 from consumers.engine.measures.rows import Measures
 from consumers.engine.redaction.redactor import MAX_CHARS_PER_STEP, CallRedactor, Redactor
 from consumers.engine.rows import CallRows
@@ -364,10 +363,7 @@ class Call:
 
         call.began_ms, call.turns, call.events = live.first_ms, live.turns.highest_turn, self.events
         call.last_known_ms = self.end.heard_ms
-        return self.rows.drain(completed, self._set_end, revision)
-
-    def _set_end(self, call: CallRow) -> None:
-        set_end(call, has_answer=self.rows.has_answer, is_told=self.end.is_told)
+        return self.rows.drain(completed, revision, is_told=self.end.is_told)
 
     def _fold(self, arrival: Arrival, out: list[Effect]) -> str:
         self.redactor.left_chars = MAX_CHARS_PER_STEP

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec import structs
 
+from consumers.engine.end_of_call import set_end
 from consumers.engine.redaction.redactor import CallRedactor, Redactor
 from consumers.engine.turns.timeline import NO_SOUNDS, TurnSounds
 from schemas.closed_sets import FAILED_USES, Anchor, Speaker, ToolOutcome
@@ -297,8 +298,9 @@ class CallRows:
     def drain(
         self,
         completed: Callable[[TurnRow], None],
-        ended: Callable[[CallRow], None],
         revision: int | None = None,
+        *,
+        is_told: bool,
     ) -> Iterator[Row]:
         """The rows of what has changed since the last time: the goals, the turns in order, and the
         call.
@@ -306,8 +308,8 @@ class CallRows:
         Args:
             completed: Sets in the copy of a row of a turn what is no reason to make one, and what
                 need not be kept.
-            ended: Sets how a call ended that does not run any more.
             revision: The revision of all of them, where a new version publishes them again.
+            is_told: Whether an event said that the call ended.
         """
         if self._goals_row is not None:
             yield self._goals_row
@@ -323,7 +325,7 @@ class CallRows:
         if self._is_call_changed:
             self._sum_up()
             if self.call.state != "running":
-                ended(self.call)
+                set_end(self.call, has_answer=self.has_answer, is_told=is_told)
             if revision is not None:
                 self.call.revision = revision
             yield structs.replace(self.call, news=tuple(self._news.get(None, ())))

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from consumers.engine.measures.end_of_call import set_end
+from consumers.engine.end_of_call import set_end
 from schemas.closed_sets import Anchor, CloseReason
 from schemas.rows import (
     Answer,

@@ -324,10 +324,10 @@ def test_sums_that_follow_each_change_are_those_of_all_turns(
         parts = sides._asdict() | {"dead_air": silences}
         parts.pop("silences")
         call_rows.set_turn(turn, now_ms, **parts)
-        for _ in call_rows.drain(lambda _: None, lambda _: None):
+        for _ in call_rows.drain(lambda _: None, is_told=True):
             pass
     call_rows.announce(now_ms)
-    *_, row = call_rows.drain(lambda _: None, lambda _: None)
+    *_, row = call_rows.drain(lambda _: None, is_told=True)
     assert isinstance(row, CallRow)
     last = dict(changes)
     there = {turn: last[turn] for turn in sorted(last) if last[turn].status != "withdrawn"}

@@ -547,7 +547,7 @@ def test_the_whole_answer_of_a_model_explains_a_wait_if_nobody_spoke_before_it_w
         StageLatency(stage, length_ms, StageSource.PIPECAT) for stage, length_ms in stages.items()
     )
     rows.set_turn(1, 1, wait_ms=2_000.0, stages=told)
-    *_, call = rows.drain(lambda _: None, lambda _: None)
+    *_, call = rows.drain(lambda _: None, is_told=True)
     assert isinstance(call, CallRow)
     assert call.answer is not None
     assert call.answer.slowest_stage is slowest

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.measures.end_of_call import set_end
+from consumers.engine.end_of_call import set_end
 from schemas.closed_sets import CallOutcome, CloseReason
 from schemas.rows import CallRow, Errors, Waiting
 from schemas.scores.trouble import ERROR_MS
