@@ -283,7 +283,10 @@ def _tick_bytes(partitions: int) -> int:
         for source in SOURCES
         for partition in range(partitions)
     }
-    return len(Tick.of(1, 1_790_000_000_000, positions).value()) + _RECORD_BYTES
+    known_ms = 1_790_000_000_000
+    times_ms = dict.fromkeys(positions, known_ms - 5_000)
+    tick = Tick.of(1, known_ms, positions, times_ms=times_ms)
+    return len(tick.value()) + _RECORD_BYTES
 
 
 class _Run:

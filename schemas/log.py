@@ -98,6 +98,10 @@ Positions = Mapping[tuple[InputSource, int], Next]
 """By input and partition number, where it stands. A partition that is missing has no record in the
 log yet.
 """
+Times = Mapping[tuple[InputSource, int], int]
+"""By input and partition number, the time of the record before that place, in epoch ms, as the
+record has it; missing or 0 if it is not known.
+"""
 
 _Offset = Annotated[int, Field(ge=0)]
 
@@ -112,9 +116,10 @@ class Tick(BaseModel):
         term: Term of the sequencer. A record of a lower term behind it is void.
         known_ms: Broker time up to which every input is read, those left out not counted: no event
             before it will come.
-        inputs: By input and there by partition number, its generation and the offset of the next
-            record to append: all before it is in the log, in front of this tick. Empty if it tells
-            time alone.
+        inputs: By input and there by partition number, its generation, the offset of the next
+            record to append, and how long before `known_ms` the record before that came (it is
+            shorter than the time): all before it is in the log, in front of this tick. None if
+            nothing is known of that record; empty if it tells time alone.
         left_out: Input partitions that have given no answer for too long, so that time goes on
             without them: topic and partition.
         gap_ms: For how long before it no events were taken, as while a machine sleeps: silence in
@@ -126,36 +131,56 @@ class Tick(BaseModel):
 
     term: Annotated[int, Field(ge=0)]
     known_ms: int
-    inputs: dict[InputSource, dict[int, tuple[_Offset, _Offset]]]
+    inputs: dict[InputSource, dict[int, tuple[_Offset, _Offset, int | None]]]
     left_out: tuple[str, ...] = ()
     gap_ms: int = 0
     place: Annotated[SkipJsonSchema[int], Field(exclude=True)] = 0
 
     @classmethod
     def of(
-        cls, term: int, known_ms: int, positions: Positions, left_out: Iterable[str] = ()
+        cls,
+        term: int,
+        known_ms: int,
+        positions: Positions,
+        left_out: Iterable[str] = (),
+        times_ms: Times | None = None,
     ) -> "Tick":
         """Makes a tick of positions by input and partition.
 
         Example:
-            >>> tick = Tick.of(3, 1_000, {(InputSource.AUDIT, 0): Next(0, 7)})
+            >>> audit = InputSource.AUDIT, 0
+            >>> tick = Tick.of(3, 1_000, {audit: Next(0, 7)}, times_ms={audit: 980})
             >>> tick.positions
             {(<InputSource.AUDIT: 'audit'>, 0): Next(generation=0, offset=7)}
+            >>> tick.times_ms[audit]
+            980
             >>> Tick.parse(tick.value()) == tick
             True
         """
-        inputs: dict[InputSource, dict[int, tuple[int, int]]] = {}
+        inputs: dict[InputSource, dict[int, tuple[int, int, int | None]]] = {}
         for (source, partition), place in positions.items():
-            inputs.setdefault(source, {})[partition] = (place.generation, place.offset)
+            time_ms = (times_ms or {}).get((source, partition), 0)
+            before_ms = known_ms - time_ms if time_ms else None
+            inputs.setdefault(source, {})[partition] = (*place, before_ms)
         return cls(term=term, known_ms=known_ms, inputs=inputs, left_out=tuple(left_out))
 
     @property
     def positions(self) -> dict[tuple[InputSource, int], Next]:
         """Where each input partition stands."""
         return {
-            (source, partition): Next(*place)
+            (source, partition): Next(generation, offset)
             for source, places in self.inputs.items()
-            for partition, place in places.items()
+            for partition, (generation, offset, _) in places.items()
+        }
+
+    @property
+    def times_ms(self) -> dict[tuple[InputSource, int], int]:
+        """The time of the record before that place, by input partition; those that are known."""
+        return {
+            (source, partition): self.known_ms - before_ms
+            for source, places in self.inputs.items()
+            for partition, (_, _, before_ms) in places.items()
+            if before_ms is not None
         }
 
     def value(self) -> bytes:
@@ -375,9 +400,9 @@ class LogReader:
             return None
         tick = Tick.parse(record.value)
         positions = {
-            (_NUMBER_OF[source], partition): reached
+            (_NUMBER_OF[source], partition): (generation, offset)
             for source, places in tick.inputs.items()
-            for partition, reached in places.items()
+            for partition, (generation, offset, _) in places.items()
         }
         says_all = tick.known_ms >= self.known_ms and all(
             reached <= positions.get(place, _NOTHING) for place, reached in self._next.items()

@@ -4,7 +4,7 @@ refused records to quarantine.
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -19,7 +19,7 @@ from consumers.runtime.kafka.ranges import FETCH_BYTES, onlooker, records_betwee
 from consumers.runtime.process import OperatorError, in_time, wall_clock_ms
 from consumers.runtime.received import MAX_QUARANTINE_LINES
 from consumers.runtime.registry import Instruments
-from consumers.sequencer.merge import CLOCKS_MS, InputPartition, Witness
+from consumers.sequencer.merge import InputPartition, Witness
 from consumers.sequencer.settings import SequencerSettings
 from schemas.closed_sets import InputSource
 from schemas.log import (
@@ -167,8 +167,8 @@ class LogWriter:
             self._instruments.inc("callgauge_sequencer_events_total", (source.value,), count)
         self._tell(refused)
 
-    async def tick(self, tick: Tick) -> Sequence[int]:
-        """Appends a tick to each partition; returns the brokers' stamps.
+    async def tick(self, tick: Tick) -> Sequence[Any]:
+        """Appends a tick to each partition; returns where the brokers put them, and when.
 
         Raises:
             AppendError: It could not.
@@ -183,11 +183,11 @@ class LogWriter:
 
     async def _send(
         self, built: dict[int, list[Any]], refused: Iterable[tuple[InputSource, QuarantineRecord]]
-    ) -> Sequence[int]:
+    ) -> Sequence[Any]:
         """Sends one batch to each partition and waits for all, then the next ones: a later one
-        never stands before a lost one.
+        never stands before a lost one. Returns what the brokers say of each.
         """
-        stamps: list[int] = []
+        answers: list[Any] = []
         try:
             sent = [
                 await self._producer.send(
@@ -205,7 +205,7 @@ class LogWriter:
                 for acknowledged in await asyncio.gather(*sent, return_exceptions=True):
                     if isinstance(acknowledged, BaseException):
                         raise acknowledged
-                    stamps.append(acknowledged.timestamp)
+                    answers.append(acknowledged)
                 sent, built = [], {number: batches for number, batches in built.items() if batches}
         except KafkaError as error:
             raise AppendError(
@@ -213,7 +213,7 @@ class LogWriter:
                 f"{error!r}. The sequencer ends; the next one goes on from what the log has, and "
                 "repeats are dropped by who reads it. Check the brokers and the topic."
             ) from error
-        return stamps
+        return answers
 
     def _tell(self, refused: Sequence[tuple[InputSource, QuarantineRecord]]) -> None:
         for number, (source, record) in enumerate(refused):
@@ -242,16 +242,19 @@ class LogEndFacts:
 
     Attributes:
         term: The highest in it; 0 if there is none.
-        known_ms: Known time of the newest ticks of the highest term.
+        known_ms: Known time of the newest ticks of the highest term that say where the inputs
+            stand.
         places: Where the inputs stood in them.
+        read_up_to: By partition of the log, the offset up to which it was read.
     """
 
     def __init__(self) -> None:
         self.term = 0
         self.known_ms = 0
         self.places: dict[tuple[InputSource, int], Next] = {}
+        self.read_up_to: dict[int, int] = {}
         self._tick_term = -1
-        self._stamp_ms = 0
+        self._times_ms: dict[tuple[InputSource, int], int] = {}
         self._witnesses: dict[tuple[InputSource, int], tuple[Next, Witness]] = {}
 
     def read_record(self, record: Any) -> int | None:
@@ -276,22 +279,52 @@ class LogEndFacts:
         if not tick.inputs:  # it tells time, of its partition alone
             return None
         if term > self._tick_term:  # ticks of a term before are void, or were in front of these
-            self._tick_term, self._stamp_ms, self.known_ms, self.places = term, 0, 0, {}
+            self._tick_term, self.known_ms, self.places, self._times_ms = term, 0, {}, {}
         if term == self._tick_term:
-            self._stamp_ms = max(self._stamp_ms, record.timestamp)
             self.known_ms = max(self.known_ms, tick.known_ms)
+            times_ms = tick.times_ms
             for place, reached in tick.positions.items():
-                self.places[place] = max(reached, self.places.get(place, reached))
+                if reached >= self.places.get(place, reached):
+                    self.places[place], self._times_ms[place] = reached, times_ms.get(place, 0)
         return term
 
-    def witnessed(self) -> Mapping[tuple[InputSource, int], tuple[Next, Witness]]:
-        """Returns the places, and what is known of the record before each: the event itself, or
-        that it came before the tick.
+    def witnessed(self) -> Mapping[tuple[InputSource, int], tuple[Next, Witness | None]]:
+        """Returns the places, and what is known of the record before each: the event itself, or its
+        time alone.
         """
-        older = Witness(None, self._stamp_ms + CLOCKS_MS)
-        known = {place: (reached, older) for place, reached in self.places.items()}
-        seen = self._witnesses.items()
-        return known | {place: each for place, each in seen if self.places.get(place) == each[0]}
+        found: dict[tuple[InputSource, int], tuple[Next, Witness | None]] = {}
+        for place, reached in self.places.items():
+            time_ms, (after, witness) = self._times_ms[place], self._witnesses.get(place, _NONE)
+            if after != reached:
+                witness = Witness(time_ms, None) if time_ms else None
+            found[place] = reached, witness
+        return found
+
+
+_NONE: Final = (None, None)
+
+
+def _onlooker(kafka: KafkaSettings) -> Any:
+    return onlooker(kafka, "sequencer-end", max_partition_fetch_bytes=FETCH_BYTES)
+
+
+async def _read(
+    consumer: Any, found: LogEndFacts, ranges: Mapping[TopicPartition, tuple[int, int]]
+) -> AsyncIterator[tuple[int, int]]:
+    """Reads ranges of the log; yields the partition and the term of each tick that says where the
+    inputs stand.
+    """
+    try:
+        async for record in records_between(consumer, ranges):
+            term = found.read_record(record)
+            if term is not None:
+                yield record.partition, term
+    except LogError as error:
+        raise TopicsUnfitError(
+            f"Topic {record.topic}[{record.partition}]@{record.offset}: {error}. Only sequencers "
+            "of this version may write there, so this one does not start. Take the right from who "
+            "else writes, or make the topic again while no call runs."
+        ) from error
 
 
 async def read_back(
@@ -309,24 +342,17 @@ async def read_back(
         TopicsUnfitError: Somebody else writes to the log.
     """
     found, topic, most = LogEndFacts(), kafka.topic(EVENTS_TOPIC), least_records
-    async with onlooker(kafka, "sequencer-end", max_partition_fetch_bytes=FETCH_BYTES) as consumer:
+    async with _onlooker(kafka) as consumer:
         looking = [TopicPartition(topic, number) for number in share.numbers]
         begins = await consumer.beginning_offsets(looking)
         ends = await consumer.end_offsets(looking)
+        found.read_up_to = {tp.partition: end for tp, end in ends.items()}
         firsts = {tp: max(begins[tp], ends[tp] - MAX_BACK_RECORDS) for tp in looking}
         while looking:
             ranges = {tp: (max(firsts[tp], ends[tp] - most), ends[tp]) for tp in looking}
-            try:
-                async for record in records_between(consumer, ranges):
-                    term = found.read_record(record)
-                    if term is not None and term >= least_term:
-                        looking = [tp for tp in looking if tp.partition != record.partition]
-            except LogError as error:
-                raise TopicsUnfitError(
-                    f"Topic {topic}[{record.partition}]@{record.offset}: {error}. Only sequencers "
-                    "of this version may write there, so this one does not start. Take the right "
-                    "from who else writes, or make the topic again while no call runs."
-                ) from error
+            async for number, term in _read(consumer, found, ranges):
+                if term >= least_term:
+                    looking = [tp for tp in looking if tp.partition != number]
             looking = [tp for tp in looking if ranges[tp][0] > firsts[tp]]
             ends, most = {tp: ranges[tp][0] for tp in looking}, 2 * most
     if found.term < least_term:
@@ -343,3 +369,25 @@ async def read_back(
             ),
         )
     return found
+
+
+async def read_on(kafka: KafkaSettings, found: LogEndFacts, ends: Mapping[int, int]) -> None:
+    """Reads the log on up to these offsets by partition, behind which nothing of a lower term
+    counts: until then another sequencer may have appended.
+
+    Without that, one that thawed and went on might count an input as recreated once more than we
+    do, and readers would take all that we append of it for repeats.
+
+    Raises:
+        KafkaUnreachableError: No broker answers.
+        TopicsUnfitError: Somebody else writes to the log.
+    """
+    topic = kafka.topic(EVENTS_TOPIC)
+    ranges = {
+        TopicPartition(topic, number): (found.read_up_to[number], end)
+        for number, end in ends.items()
+        if end > found.read_up_to[number]
+    }
+    async with _onlooker(kafka) as consumer:
+        async for _ in _read(consumer, found, ranges):
+            pass

@@ -37,8 +37,6 @@ STAMP_MS: Final = 500
 its thread may have to wait for a processor: some 120 ms were seen where 25 threads wanted two. So
 much later is silence noticed.
 """
-CLOCKS_MS: Final = 1_000
-"""By how much the clocks of two brokers may differ."""
 MAX_AHEAD_RECORDS: Final = 2_000
 """Waiting records of an input at which it is not read on: more than one answer of the broker
 usually has.
@@ -46,8 +44,6 @@ usually has.
 MAX_AHEAD_BYTES: Final = 2 * 2**20
 """Waiting bytes of an input at which it is not read on. An answer of the broker comes on top."""
 _TIME_MS: Final = attrgetter("timestamp")
-LOG_APPEND_TIME: Final = 1
-"""`timestamp_type` of a record that carries the broker's time, and not its producer's."""
 FROM_THE_FIRST: Final = -1
 """In place of an offset: reading begins at the first record that there is."""
 
@@ -58,24 +54,20 @@ FROM_THE_FIRST: Final = -1
 
 class Witness(NamedTuple):
     """Knows the last record that was read, and so tells whether a log is still the one that was
-    read.
-
-    Nothing shows it if that record was deleted, or cannot be decoded. After a restart all that may
-    be known is that it came before the newest tick: then a log is not recognised as new whose
-    record in that place did so too, by its broker's clock or its producer's.
+    read. Nothing shows it if that record was deleted, or cannot be decoded.
 
     Attributes:
-        print: Its time and a checksum of key and value; None if they are not known.
-        newest_ms: What its time cannot exceed.
+        time_ms: Its time, the broker's or its producer's.
+        checksum: Of key and value; None if it is not known, as after a restart.
     """
 
-    print: tuple[int, int] | None
-    newest_ms: int
+    time_ms: int
+    checksum: int | None
 
     @classmethod
     def of(cls, time_ms: int, key: bytes | None, value: bytes | None) -> "Witness":
         """Knows a record."""
-        return cls((time_ms, zlib.crc32(value or b"", zlib.crc32(key or b""))), time_ms)
+        return cls(time_ms, zlib.crc32(value or b"", zlib.crc32(key or b"")))
 
     def may_be(self, record: Any) -> bool:
         """Whether it is this record, as far as can be told: of one that cannot be decoded nothing
@@ -83,11 +75,8 @@ class Witness(NamedTuple):
         """
         if isinstance(record, UndecodableRecord):
             return True
-        if self.print is None:
-            return record.timestamp_type != LOG_APPEND_TIME or bool(
-                record.timestamp <= self.newest_ms
-            )
-        return self.of(record.timestamp, record.key, record.value).print == self.print
+        seen = self.of(record.timestamp, record.key, record.value)
+        return seen.time_ms == self.time_ms and self.checksum in {None, seen.checksum}
 
 
 # An input, and the merge.
@@ -105,6 +94,7 @@ class InputPartition:
             may have taken the place of the old one.
         is_recreated: Whether another log has taken it. It is not read before `renew`.
         next: Where it stands in the log of all events; None until the first record is known.
+        before_next_ms: The time of the record before that; 0 if it is not known.
         leader: The broker that leads it, as the client knows; None before the first answer.
         position: Offset of the client. Ends of transactions are no records, so it may be behind the
             last record that was read.
@@ -134,6 +124,7 @@ class InputPartition:
         self.generation, self.handed = place or (0, FROM_THE_FIRST)
         self.is_placed = self.is_recreated = False
         self.next = place
+        self.before_next_ms = 0 if witness is None else witness.time_ms
         self.leader: int | None = None
         self.position = self.end = 0
         self.told_ms = self._moved_ms = now_ms
@@ -193,8 +184,9 @@ class InputPartition:
         self.handed = max(self.handed, first)
         self.is_placed = True
         self.position = self.handed - self._is_proving
-        if not self.records:
-            self.next = Next(self.generation, self.handed)
+        begins = Next(self.generation, self.handed)
+        if not self.records and begins != self.next:
+            self.next, self.before_next_ms = begins, 0
         self._asked, self._moved_ms, self.sure_ms = None, now_ms, None
 
     def look_for_silence(self, now_ms: int) -> None:
@@ -218,7 +210,7 @@ class InputPartition:
         self.generation, self.handed = self.generation + 1, FROM_THE_FIRST
         self.is_placed = self.is_recreated = False
         self._witness = None
-        self.next = Next(self.generation, 0)
+        self.next, self.before_next_ms = Next(self.generation, 0), 0
 
     def put(self, records: Sequence[Any], now_ms: int) -> bool:
         """Takes the records that were read next.
@@ -258,6 +250,9 @@ class InputPartition:
             del self.records[:number], self._times_ms[:number]
             self._bytes -= sum(len(record.value or b"") for record in taken)
             self.next = Next(self.generation, taken[-1].offset + 1)
+            self.before_next_ms = (
+                0 if isinstance(taken[-1], UndecodableRecord) else taken[-1].timestamp
+            )
             self._appended_ms = times_ms[-1]
         return taken, times_ms
 

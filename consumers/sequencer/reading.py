@@ -111,7 +111,7 @@ class InputReader:
         settings: SequencerSettings,
         instruments: Instruments,
         clock: BrokerTime,
-        places: Mapping[tuple[InputSource, int], tuple[Next, Witness]],
+        places: Mapping[tuple[InputSource, int], tuple[Next, Witness | None]],
         *,
         counts_lost: bool,
     ) -> None:

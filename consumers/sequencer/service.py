@@ -33,7 +33,7 @@ from consumers.runtime.kafka.polling import (
 )
 from consumers.runtime.process import StuckTaskError, end_tasks, first_of, in_time, wall_clock_ms
 from consumers.runtime.registry import Instruments
-from consumers.sequencer.appending import LogWriter, Share, read_back
+from consumers.sequencer.appending import LogWriter, Share, read_back, read_on
 from consumers.sequencer.merge import InputPartition, in_order_until_ms, known_ms, merged
 from consumers.sequencer.reading import LEADERS_AGE_MS, BrokerTime, InputReader
 from consumers.sequencer.settings import SequencerSettings
@@ -106,9 +106,16 @@ class Shard:
         share = await self._share()
         least_records = 2 * settings.max_batch_records
         found = await read_back(kafka, share, least_records, least_term)
-        self.term, self.known_ms = max(self._generation, found.term + 1), found.known_ms
+        self.term = max(self._generation, found.term + 1)
         async with AsyncExitStack() as closing:
             try:
+                writer = LogWriter(kafka, settings, self._instruments, share, self.term)
+                closing.push_async_callback(writer.stop)
+                await writer.start()
+                # behind these nothing of a lower term counts
+                begun_at = await writer.tick(Tick.of(self.term, found.known_ms, {}))
+                await read_on(kafka, found, {each.partition: each.offset for each in begun_at})
+                self.known_ms = found.known_ms
                 reader = self.reader = InputReader(
                     kafka,
                     settings,
@@ -119,9 +126,6 @@ class Shard:
                 )
                 closing.push_async_callback(reader.stop)
                 await reader.start()
-                writer = LogWriter(kafka, settings, self._instruments, share, self.term)
-                closing.push_async_callback(writer.stop)
-                await writer.start()
             except KafkaError as error:
                 raise kafka.unreachable(error) from error
             await self._tick(reader, writer)
@@ -218,8 +222,13 @@ class Shard:
             for each in reader.inputs.values()
             if each.next is not None
         }
-        stamps_ms = await writer.tick(Tick.of(self.term, self.known_ms, positions, left_out))
-        self.clock.stamped(now_ms, stamps_ms)
+        times_ms = {
+            (each.source, each.tp.partition): each.before_next_ms for each in reader.inputs.values()
+        }
+        answers = await writer.tick(
+            Tick.of(self.term, self.known_ms, positions, left_out, times_ms)
+        )
+        self.clock.stamped(now_ms, [each.timestamp for each in answers])
         self._owes_tick = False
 
 

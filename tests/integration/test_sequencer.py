@@ -14,10 +14,16 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from prometheus_client import CollectorRegistry
 
-from consumers.runtime.kafka.connection import murmur2_place
+from consumers.runtime.kafka.connection import KafkaSettings, murmur2_place
+from consumers.runtime.registry import Instruments
+from consumers.sequencer import service
+from consumers.sequencer.appending import LogEndFacts, LogWriter, Share, read_back
+from consumers.sequencer.service import Shard
+from consumers.sequencer.settings import SequencerSettings
 from schemas.closed_sets import InputSource
-from schemas.log import Event, LogReader, Tick
+from schemas.log import Event, LogReader, Next, Tick
 from schemas.topics import (
     EVENTS_TOPIC,
     INPUT_TOPICS,
@@ -325,13 +331,53 @@ async def test_an_input_that_was_made_anew_while_no_sequencer_ran_is_read(
     first.popen.terminate()
     assert first.popen.wait(patient(10)) == 0
     await delete_topic(inputs.bootstrap, inputs.prefix + PIPECAT)
-    await asyncio.sleep(1.1)  # by as much two clocks may differ
     await create_topics(inputs.bootstrap, {inputs.prefix + PIPECAT: COUNTS[PIPECAT]}, STAMPED)
     await inputs.send(PIPECAT, again)
     start()
     log = await inputs.everything()
     assert {event.generation for event in log.events if event.topic == PIPECAT} == {0, 1}
     assert not log.repeats, "an orderly stop leaves nothing to repeat"
+
+
+async def test_what_another_appends_before_the_new_term_begins_is_no_secret_to_it(
+    inputs: Inputs, start: Callable[[], SequencerProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that thawed has seen an input recreated twice, and says so in the log when its successor
+    has read that to its end already. If the successor counted once, all that it appends of the input
+    would be taken for repeats.
+    """
+    first = start()
+    await inputs.send_to_all(100)
+    await inputs.everything()
+    first.popen.terminate()
+    assert first.popen.wait(patient(10)) == 0
+    await delete_topic(inputs.bootstrap, inputs.prefix + PIPECAT)
+    await create_topics(inputs.bootstrap, {inputs.prefix + PIPECAT: COUNTS[PIPECAT]}, STAMPED)
+    await inputs.send(PIPECAT, 400)
+    instruments = Instruments(CollectorRegistry(), ["sequencer"])
+    settings = SequencerSettings()
+
+    async def read_back_and_be_late(kafka: KafkaSettings, share: Share, *more: Any) -> LogEndFacts:
+        found = await read_back(kafka, share, *more)
+        former = LogWriter(kafka, settings, instruments, share, found.term)
+        await former.start()
+        places = found.places | {(InputSource.PIPECAT, 0): Next(2, 0)}
+        await former.tick(Tick.of(found.term, found.known_ms, places))
+        await former.stop()
+        return found
+
+    monkeypatch.setattr(service, "read_back", read_back_and_be_late)
+    kafka = KafkaSettings(bootstrap_servers=inputs.bootstrap, topic_prefix=inputs.prefix)
+    shard = Shard(kafka, settings, instruments, 0, generation=0)
+
+    async def begun() -> None:
+        assert shard.is_active
+
+    running = asyncio.create_task(shard.run(0, begun))
+    log = await inputs.everything()
+    shard.stop.set()
+    await running
+    assert {event.generation for event in log.events if event.topic == PIPECAT} == {0, 2}
 
 
 async def test_an_input_may_get_another_number_of_partitions(

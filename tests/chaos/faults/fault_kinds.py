@@ -649,7 +649,8 @@ def _while_paused(scene: Scene, source: str, change: Callable[[], None]) -> None
             }
         except (KafkaError, UnreadableError):
             return False
-        return all(positions.get(number, Next(0, 0)).offset >= end for number, end in ends.items())
+        # a place behind the end is that of the log before
+        return all(positions.get(number, Next(0, 0)).offset == end for number, end in ends.items())
 
     def end() -> None:
         if is_read():

@@ -138,7 +138,7 @@ def wait_until_nothing_is_open(bootstrap: str, topic: str, partitions: int) -> N
 
 
 def newest_positions(bootstrap: str, events: str, partition: int = 0) -> Positions:
-    """Where each input stands, by the newest tick of a partition of the log; nothing
+    """Where each input stands, by the newest tick of a partition of the log that says it; nothing
     without one.
     """
     begin, end = extent(bootstrap, events, partition)
@@ -149,8 +149,8 @@ def newest_positions(bootstrap: str, events: str, partition: int = 0) -> Positio
         ticks = [
             Tick.parse(record.value) for record in records if tick_term(record.headers) is not None
         ]
-        if ticks:
-            return max(reversed(ticks), key=lambda tick: tick.term).positions
+        if told := [tick for tick in ticks if tick.inputs]:
+            return max(reversed(told), key=lambda tick: tick.term).positions
         if first == begin:
             return {}
         back *= 8

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from aiokafka import TopicPartition
 
-from consumers.sequencer.merge import LOG_APPEND_TIME, InputPartition, Witness
+from consumers.sequencer.merge import InputPartition, Witness
 from schemas.closed_sets import InputSource
 from schemas.log import Next
 from schemas.topics import TOPIC_BY_SOURCE
@@ -23,7 +23,6 @@ class Record(NamedTuple):
     headers: Sequence[tuple[str, bytes]] = ()
     topic: str = "pipecat.events"
     partition: int = 0
-    timestamp_type: int = LOG_APPEND_TIME
 
 
 def an_input(

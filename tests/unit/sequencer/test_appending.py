@@ -19,7 +19,7 @@ from consumers.runtime.kafka.connection import KafkaSettings, murmur2_place
 from consumers.runtime.registry import Instruments
 from consumers.sequencer import appending
 from consumers.sequencer.appending import AppendError, LogEndFacts, LogWriter, Share, read_back
-from consumers.sequencer.merge import CLOCKS_MS, InputPartition, Witness
+from consumers.sequencer.merge import InputPartition, Witness
 from consumers.sequencer.settings import SequencerSettings
 from schemas.closed_sets import InputSource
 from schemas.log import PLACED_HEADER, LogError, Next, Origin, Placed, Tick
@@ -202,7 +202,8 @@ async def test_a_tick_is_in_each_partition_and_brings_the_brokers_stamps(
 ) -> None:
     writing = Writing(monkeypatch, Share(0, 1, PARTITIONS))
     tick = Tick.of(4, 1_000, {(InputSource.AUDIT, 0): Next(0, 7)})
-    assert await writing.writer.tick(tick) == [NOW_MS, NOW_MS + 1, NOW_MS + 2]
+    stamps_ms = [each.timestamp for each in await writing.writer.tick(tick)]
+    assert stamps_ms == [NOW_MS, NOW_MS + 1, NOW_MS + 2]
     for number in range(PARTITIONS):
         (record,) = writing.producer.records(number)
         assert record.key is None
@@ -258,12 +259,10 @@ def event(term: int, offset: int, generation: int = 0, value: bytes = b"{}") -> 
 
 
 def tick(
-    term: int, offset: int, known_ms: int = 5, generation: int = 0, stamp_ms: int = NOW_MS
+    term: int, offset: int, known_ms: int = 5, generation: int = 0, time_ms: int = 0
 ) -> Record:
-    told = Tick.of(term, known_ms, {PLACE: Next(generation, offset)})
-    return Record(
-        0, stamp_ms, key=None, value=told.value(), headers=(told.header(),), topic="events"
-    )
+    told = Tick.of(term, known_ms, {PLACE: Next(generation, offset)}, times_ms={PLACE: time_ms})
+    return Record(0, key=None, value=told.value(), headers=(told.header(),), topic="events")
 
 
 def test_a_successor_begins_where_the_newest_ticks_of_the_highest_term_say() -> None:
@@ -364,14 +363,17 @@ def test_the_event_before_a_place_is_its_witness() -> None:
 
 
 @pytest.mark.parametrize("seen", [event(1, 7), event(1, 4), event(1, 6, generation=3)])
-def test_without_that_event_the_record_before_a_place_must_be_older_than_the_tick(
-    seen: Record,
-) -> None:
+def test_without_that_event_the_time_in_the_tick_is(seen: Record) -> None:
     found = LogEndFacts()
-    found.read_record(seen)
-    found.read_record(tick(1, 7, stamp_ms=NOW_MS + 3))
-    found.read_record(tick(1, 6, stamp_ms=NOW_MS + 2))
-    assert found.witnessed() == {PLACE: (Next(0, 7), Witness(None, NOW_MS + 3 + CLOCKS_MS))}
+    for each in (seen, tick(1, 7, time_ms=NOW_MS - 3), tick(1, 6, time_ms=NOW_MS - 9)):
+        found.read_record(each)
+    assert found.witnessed() == {PLACE: (Next(0, 7), Witness(NOW_MS - 3, None))}
+
+
+def test_a_place_of_which_nothing_is_known_has_no_witness() -> None:
+    found = LogEndFacts()
+    found.read_record(tick(1, 7))
+    assert found.witnessed() == {PLACE: (Next(0, 7), None)}
 
 
 def test_a_strangers_record_without_our_headers_is_passed_over_and_one_that_forges_them_is_told() -> (

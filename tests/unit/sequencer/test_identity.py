@@ -2,7 +2,7 @@
 
 import pytest
 
-from consumers.sequencer.merge import CLOCKS_MS, FROM_THE_FIRST, Witness, merged
+from consumers.sequencer.merge import FROM_THE_FIRST, Witness, merged
 from schemas.log import Next
 from tests.support.brokers.record_bytes import stand_in
 from tests.unit.sequencer.input_records import NOW_MS, Record, an_input, read
@@ -48,14 +48,32 @@ def test_another_record_in_its_place_shows_another_log(other: Record) -> None:
     assert merged([each], None)[0][0].next == Next(3, 1)
 
 
-def test_of_a_record_that_is_not_known_so_much_is_that_it_came_before_the_tick() -> None:
-    known = Witness(None, NOW_MS + CLOCKS_MS)
-    assert known.may_be(Record(4, NOW_MS + CLOCKS_MS))
-    assert not known.may_be(Record(4, NOW_MS + CLOCKS_MS + 1))
-    assert known.may_be(Record(4, NOW_MS + 10**9, timestamp_type=0)), (
-        "a producer may have any clock"
-    )
+def test_of_a_record_whose_time_alone_is_known_that_must_be_the_same() -> None:
+    known = Witness(NOW_MS, None)
+    assert known.may_be(Record(4))
+    assert known.may_be(Record(4, key=b"call-2"))
+    assert not known.may_be(Record(4, NOW_MS + 1))
     assert known.may_be(stand_in("pipecat.events", 4, 4))
+
+
+def test_the_time_of_the_record_before_a_place_goes_with_it() -> None:
+    each = read(NOW_MS - 3, NOW_MS - 5)
+    assert (each.next, each.before_next_ms) == (Next(0, 0), 0)
+    each.pop_until(NOW_MS - 3)
+    assert (each.next, each.before_next_ms) == (Next(0, 2), NOW_MS - 5), "its own, not the highest"
+    each.begin(0, NOW_MS)
+    assert (each.next, each.before_next_ms) == (Next(0, 2), NOW_MS - 5)
+    each.begin(7, NOW_MS)
+    assert (each.next, each.before_next_ms) == (Next(0, 7), 0), "those in between were deleted"
+    each.renew()
+    assert (each.next, each.before_next_ms) == (Next(1, 0), 0)
+
+
+def test_nothing_is_known_of_the_time_of_what_cannot_be_decoded() -> None:
+    each = read(NOW_MS)
+    each.put([stand_in("pipecat.events", 1, 4)], NOW_MS)
+    each.pop_until(None)
+    assert (each.next, each.before_next_ms) == (Next(0, 5), 0)
 
 
 def test_a_place_whose_record_is_gone_proves_nothing_and_is_read_on() -> None:

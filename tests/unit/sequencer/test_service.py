@@ -107,7 +107,9 @@ async def test_a_tick_is_appended_behind_what_it_tells_of() -> None:
     steps.reader.on_poll = lambda: steps.reader.all_told(NOW_MS)
     *events, tick = await steps.step()
     assert events == [[(PIPECAT, 0, 0), (AUDIT, 0, 0)], [(PIPECAT, 0, 1)]], "in pieces of two"
-    assert tick == Tick.of(3, NOW_MS - STAMP_MS, {(PIPECAT, 0): Next(0, 2), (AUDIT, 0): Next(0, 1)})
+    places = {(PIPECAT, 0): Next(0, 2), (AUDIT, 0): Next(0, 1)}
+    times_ms = {(PIPECAT, 0): 5, (AUDIT, 0): 2}
+    assert tick == Tick.of(3, NOW_MS - STAMP_MS, places, times_ms=times_ms)
 
 
 async def test_time_is_asked_for_twice_a_second_and_told_when_all_have_answered() -> None:
