@@ -18,7 +18,14 @@ from consumers.engine.admission import MAX_HEADERS, MAX_HEADERS_BYTES
 from consumers.runtime.kafka.connection import KafkaSettings, murmur2_place
 from consumers.runtime.registry import Instruments
 from consumers.sequencer import appending
-from consumers.sequencer.appending import AppendError, LogEndFacts, LogWriter, Share, read_back
+from consumers.sequencer.appending import (
+    AppendError,
+    LogEndFacts,
+    LogWriter,
+    Share,
+    read_back,
+    read_on,
+)
 from consumers.sequencer.merge import InputPartition, Witness
 from consumers.sequencer.settings import SequencerSettings
 from schemas.closed_sets import InputSource
@@ -293,6 +300,51 @@ def test_a_tick_that_tells_time_alone_says_nothing_of_places_and_of_other_partit
     assert (found.known_ms, found.places) == (90, {PLACE: Next(0, 9)})
 
 
+def a_log_to_read(
+    monkeypatch: pytest.MonkeyPatch, log: Sequence[Record], partitions: int
+) -> list[int]:
+    """Each partition of the log has these records; returns the offsets that are looked at."""
+    looked_at: list[int] = []
+
+    @asynccontextmanager
+    async def onlooker(*_: object, **__: object) -> AsyncIterator[Any]:
+        async def begins(tps: Any) -> dict[TopicPartition, int]:
+            return dict.fromkeys(tps, 0)
+
+        async def ends(tps: Any) -> dict[TopicPartition, int]:
+            return dict.fromkeys(tps, len(log))
+
+        yield SimpleNamespace(beginning_offsets=begins, end_offsets=ends)
+
+    async def records_between(
+        _: object, ranges: dict[TopicPartition, tuple[int, int]]
+    ) -> AsyncIterator[Record]:
+        for tp, (first, end) in ranges.items():
+            assert tp in [TopicPartition("t.events", number) for number in range(partitions)]
+            for offset in range(first, end):
+                looked_at.append(offset)
+                yield log[offset]._replace(offset=offset, partition=tp.partition)
+
+    monkeypatch.setattr(appending, "onlooker", onlooker)
+    monkeypatch.setattr(appending, "records_between", records_between)
+    return looked_at
+
+
+async def test_what_another_appends_until_the_term_has_begun_is_read_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = [tick(3, 7), event(3, 7)]
+    looked_at = a_log_to_read(monkeypatch, log, partitions=2)
+    kafka = KafkaSettings(topic_prefix="t.")
+    found = await read_back(kafka, Share(0, 1, 2), 10, 0)
+    assert (found.places, found.read_up_to) == ({PLACE: Next(0, 7)}, {0: 2, 1: 2})
+    looked_at.clear()
+    log += [tick(3, 0, generation=2), tick(3, 4, generation=2)]
+    await read_on(kafka, found, {0: 4, 1: 2})
+    assert looked_at == [2, 3]
+    assert found.places == {PLACE: Next(2, 4)}
+
+
 @pytest.mark.parametrize(
     ("least_term", "void", "place"),
     [
@@ -314,29 +366,7 @@ async def test_it_is_read_back_to_a_tick_of_the_term_that_has_begun(
         tick(3, 7),
         *[tick(2, 99)] * void,
     ]
-    brokers = {TopicPartition("t.events", number): log for number in range(2)}
-    looked_at: list[int] = []
-
-    @asynccontextmanager
-    async def onlooker(*_: object, **__: object) -> AsyncIterator[Any]:
-        async def begins(tps: Any) -> dict[TopicPartition, int]:
-            return dict.fromkeys(tps, 0)
-
-        async def ends(tps: Any) -> dict[TopicPartition, int]:
-            return {tp: len(brokers[tp]) for tp in tps}
-
-        yield SimpleNamespace(beginning_offsets=begins, end_offsets=ends)
-
-    async def records_between(
-        _: object, ranges: dict[TopicPartition, tuple[int, int]]
-    ) -> AsyncIterator[Record]:
-        for tp, (first, end) in ranges.items():
-            for offset in range(first, end):
-                looked_at.append(offset)
-                yield brokers[tp][offset]._replace(offset=offset, partition=tp.partition)
-
-    monkeypatch.setattr(appending, "onlooker", onlooker)
-    monkeypatch.setattr(appending, "records_between", records_between)
+    looked_at = a_log_to_read(monkeypatch, log, partitions=2)
     found = await read_back(KafkaSettings(topic_prefix="t."), Share(0, 1, 2), 10, least_term)
     assert found.places == {PLACE: Next(0, place)}
     assert (min(looked_at) == 0) == (least_term == 9)
