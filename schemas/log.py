@@ -370,11 +370,16 @@ class LogReader:
             self.void += 1
             return None
         self.term = term
-        place = number, partition
-        if (generation, offset) < self._next.get(place, _NOTHING):
+        source, place = _source(number), (number, partition)
+        known = self._next.get(place, _NOTHING)
+        if (generation, offset) < known:
+            if generation < known[0]:  # all that follows it would be dropped, too, in silence
+                raise LogError(
+                    f"expected generation {known[0]} of {source}[{partition}] or a later one, saw "
+                    f"{generation}: its sequencer does not know that the input was recreated"
+                )
             self.repeats += 1
             return None
-        source = _source(number)
         self._next[place] = generation, offset + 1
         headers = [each for each in record.headers if each[0] != PLACED_HEADER]
         return Event(

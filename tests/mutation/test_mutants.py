@@ -60,8 +60,13 @@ def _mutant(block: str) -> Mutant:
 _TABLE: Final = """\
 a repeat is an event
   schemas/log.py, first tests/unit/schemas/test_log.py
-- if (generation, offset) < self._next
-+ if (generation, offset + 1) < self._next
+- if (generation, offset) < known:
++ if (generation, offset + 1) < known:
+
+an event of an input as it was before is dropped in silence
+  schemas/log.py, first tests/unit/schemas/test_log.py
+- if generation < known[0]:
++ if False:
 
 what a tick says is in the log may come again
   schemas/log.py, first tests/unit/schemas/test_log.py
@@ -71,8 +76,8 @@ what a tick says is in the log may come again
 what a replaced sequencer appends counts
   schemas/log.py, first tests/unit/schemas/test_log.py
 - self.term = term
--         place = number, partition
-+ place = number, partition
+-         source, place = _source(number), (number, partition)
++ source, place = _source(number), (number, partition)
 
 time goes back in the log
   schemas/log.py, first tests/unit/schemas/test_log.py

@@ -137,7 +137,7 @@ def test_a_tick_says_what_it_was_made_of() -> None:
 
 def test_a_tick_with_more_in_it_is_read_by_those_who_do_not_know_that() -> None:
     assert Tick.parse(
-        b'{"term":1,"known_ms":2,"inputs":{"audit":{"3":[0,4]}},"more":1}'
+        b'{"term":1,"known_ms":2,"inputs":{"audit":{"3":[0,4,null]}},"more":1}'
     ).positions == {(InputSource.AUDIT, 3): Next(0, 4)}
 
 
@@ -198,10 +198,20 @@ def test_an_input_made_anew_begins_at_its_first_offset_and_the_old_one_is_over()
     log = Log()
     log.event(4)
     assert log.event(0, generation=1) is not None
-    assert log.event(5) is None
     assert log.event(0, generation=1) is None
     assert log.event(1, generation=1) is not None
-    assert log.reader.repeats == 2
+    assert log.reader.repeats == 1
+
+
+def test_an_event_of_an_input_as_it_was_before_is_no_repeat_and_is_told() -> None:
+    """Its sequencer would go on like that, and nobody would see it."""
+    log = Log()
+    log.event(4)
+    log.tick(0, {AUDIT: Next(1, 0)})
+    with pytest.raises(LogError, match=r"generation 1 of audit\[0\] or a later one, saw 0"):
+        log.event(5)
+    assert log.event(0, generation=1) is not None
+    assert not log.reader.repeats
 
 
 def test_what_a_tick_says_is_in_the_log_is_a_repeat_behind_it() -> None:
@@ -209,7 +219,6 @@ def test_what_a_tick_says_is_in_the_log_is_a_repeat_behind_it() -> None:
     log.tick(0, {AUDIT: Next(0, 5), PIPECAT: Next(1, 0)})
     assert log.event(4) is None
     assert log.event(5) is not None
-    assert log.event(9, at=PIPECAT) is None
     assert log.event(0, generation=1, at=PIPECAT) is not None
     log.tick(0, {AUDIT: Next(0, 9)})  # some in between were refused
     assert log.event(7) is None
