@@ -361,7 +361,8 @@ def _doubt(now: AgentNow) -> str:
         answered = counted(now.calls_answered, "answered call")
         return f"{now.calls_slow} of {answered} slow ({seconds(now.slowest_ms)})"
     if now.calls_unsure:
-        return f"{now.calls_unsure} of {counted(now.calls_running, 'call')} silent, or their events"
+        calls = counted(now.calls_running, "call")
+        return f"{now.calls_unsure} of {calls} silent, or without events"
     if 0 < now.calls_running <= 2 * now.calls_in_trouble:
         return f"{now.calls_in_trouble} of {counted(now.calls_running, 'call')} in trouble"
     return ""

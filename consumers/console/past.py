@@ -145,7 +145,7 @@ one agent has nothing to do with 2 of another. So it does between a goal set and
 BELONGS_TO: Final = {"version": "agent", "subgoal": "goal_set"}
 """The facets whose values belong to one of another facet, and that one."""
 _OUTCOMES: Final = {
-    "hung_up": "hung up in silence, after answers",
+    "hung_up": "hung up unanswered, after answers",
     "failed": "failed: agent error",
     "events_stopped": "events stopped: how it ended is not known",
     "running": "not closed yet, not counted here",
@@ -262,21 +262,19 @@ def began_ms(call: Mapping[str, Any]) -> int:
     return int(call.get("began_ms") or call.get("first_known_ms") or 0)
 
 
-def why(call: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What was wrong with a call, the worst first: how bad it was, and in words, as on the page of
-    running calls.
-    """
+def why(call: Mapping[str, Any]) -> Iterator[str]:
+    """What was wrong with a call in words, the worst first, as on the page of running calls."""
     outcome, turn, ended = (call.get(name) for name in ("outcome", "waiting.turn", "ended_reason"))
     waited_ms = call.get("in_vain_ms")
     in_vain = f" after {seconds(waited_ms)}" if waited_ms else ""
     bad_ends = {
         "never_answered": "the agent never spoke" if turn == 0 else f"never answered{in_vain}",
-        "hung_up": f"hung up in silence{in_vain}, turn {turn}",
+        "hung_up": f"hung up unanswered{in_vain}, turn {turn}",
         "failed": "failed: ended with an error" if ended == "error" else "failed: agent error",
         "events_stopped": f"how it ended is not known: waited in turn {turn}",
     }
     if outcome in bad_ends:
-        yield "urgent", bad_ends[outcome]
+        yield bad_ends[outcome]
     unanswered, longest_ms = call.get("unanswered") or 0, call.get("longest_wait_ms") or 0
     words = {
         "unanswered": ""
@@ -298,7 +296,7 @@ def why(call: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     }
     for name in str(call.get("troubles") or "").split():
         if text := words.get(name, in_words(name)):
-            yield "bad", text
+            yield text
 
 
 def _missed(names: Sequence[str]) -> str:
@@ -426,9 +424,9 @@ _MAIN_IN_WORDS: Final = {
     "tool_failed_goals_reached": "tool failed, all goals reached",
     "goals_missed": "goals missed, no tool failed",
     "slow": "slow, no goal known to be missed",
-    "not_judged": "nothing worse than a slow answer, goals not judged",
+    "not_judged": "well as far as known, goals not judged",
     "no_turn": "no turn of a caller",
-    "none": "nothing worse than a slow answer",
+    "none": "well",
 }
 """Words of a main trouble that say what is not wrong beside it."""
 
@@ -492,7 +490,7 @@ def _row(
         "ended": day_and_time(ended_ms)[11:19] if (ended_ms := call.get("ended_ms")) else "",
         "more": ", ".join(str(each) for each in labels if each not in {None, "unknown"}),
         # what a person found to be well is not shown as bad
-        "chips": [("calm" if FALSE_ALARM in people else level, text) for level, text in why(call)],
+        "chips": [("calm" if FALSE_ALARM in people else "bad", text) for text in why(call)],
         "cells": [
             (name, head, UNKNOWN if call.get(name) is None else written(call[name]))
             for name in columns
@@ -543,7 +541,7 @@ def lines_as_shown(
         conversation_id = str(call["conversation_id"])
         told = {
             "first_known_ms": day_and_time(began_ms(call)).removesuffix(" UTC"),
-            "rank": "; ".join(text for _, text in why(call)),
+            "rank": "; ".join(why(call)),
         }
         known = {
             name: (_NUMBERS.get(name) or PAST_COLUMNS[name])[1](call[name])

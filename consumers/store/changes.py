@@ -312,8 +312,8 @@ COMPARED: Final = (
 LONGEST_WAIT: Final = ComparedMeasure("worst_wait_ms", "Longest wait", "ms", -1, 200)
 UNANSWERED: Final = ComparedMeasure("unanswered_share", "Unanswered turns", "share")
 LISTED: Final = (
-    WAIT._replace(title="Median wait, mean of calls"),
-    SLOW_WAIT._replace(title="p95 wait, mean of calls"),
+    WAIT._replace(title="Median wait for answers"),
+    SLOW_WAIT._replace(title="p95 wait for answers"),
     *(LONGEST_WAIT, UNANSWERED),
     *(BAD_ENDS, SUCCESS, PROGRESS, COST._replace(title="Cost per call")),
 )
@@ -562,7 +562,8 @@ def worse_than_the_others(lots: Sequence[LotCalls]) -> Iterator[tuple[LotCalls, 
     by more than chance, each with that in words; first the one that has most such calls too many.
     """
     found: list[tuple[float, LotCalls, str]] = []
-    for measure, words in ((BAD_ENDS, "ends badly more often"), (SUCCESS, "goals worse")):
+    said = (BAD_ENDS, "ends badly more often"), (SUCCESS, "reaches all goals less often")
+    for measure, words in said:
         shares = [_share_of(each, measure) for each in lots]
         with_it, known = (sum(of[place] for of in shares) for place in (0, 1))
         for each, (mine, calls) in zip(lots, shares, strict=True):

@@ -328,9 +328,9 @@ MOST_SAID: Final = 3
 """Kinds of faults that the verdict names; the others stand below it."""
 
 
-def verdict(call: ReportedCall) -> str:
+def verdict(call: ReportedCall, more: str = ", listed below") -> str:
     """What is wrong with the call, where and how often, and whether it is going on: a sentence or
-    two.
+    two. Where faults are left out, `more` says where they are.
     """
     faults = [each for each in standouts(call) if each.is_fault]
     if not faults:
@@ -339,7 +339,7 @@ def verdict(call: ReportedCall) -> str:
         return f"{said} {_quiet(call)}".strip()
     said = "; ".join(each.said for each in faults[:MOST_SAID])
     if len(faults) > MOST_SAID:
-        said += f"; and {counted(len(faults) - MOST_SAID, 'more fault')}, listed below"
+        said += f"; and {counted(len(faults) - MOST_SAID, 'more fault')}{more}"
     said, going_on = f"{said[:1].upper()}{said[1:]}.", _going_on(call, faults)
     if not call.is_over and (_quiet(call) or call.row.waiting is not None):
         return f"{going_on} {said}"  # what the caller suffers now comes first
@@ -356,16 +356,22 @@ def _all_reached(call: ReportedCall) -> str:
 
 def turn_to_look_at(call: ReportedCall) -> int | None:
     """The turn to look at first: of a call that runs the one that is open, unless it is in trouble
-    for what was before; of that, and of one that is over, a turn with a fault, otherwise that with
-    the longest wait. None if there is none.
+    for what was before; of that, and of one that is over, a turn with a fault. Without any fault
+    that with the longest wait. None if there is none.
     """
     row = call.row
     if not call.is_over and (row.waiting is not None or not troubles_of(row, row.known_ms)):
         return max((each.turn for each in call.turns), default=None)
-    faults = (each for fault in standouts(call) if fault.is_fault for each in fault.moments)
-    return next(
-        (each.turn for each in faults if each.turn is not None and each.is_fault), call.slowest_turn
-    )
+    faults = [fault for fault in standouts(call) if fault.is_fault]
+    turns = [
+        each.turn
+        for fault in faults
+        for each in fault.moments
+        if each.turn is not None and each.is_fault
+    ]
+    # a goal that was missed has no turn, and the slowest one says nothing of it
+    otherwise = None if faults else call.slowest_turn
+    return turns[0] if turns else otherwise
 
 
 class NoAnswer(NamedTuple):
@@ -468,7 +474,7 @@ def summary(call: ReportedCall) -> str:
         f"{duration(call.length_ms)} long" if call.is_over else f"{duration(call.length_ms)} so far"
     )
     return (
-        f"{', '.join(whose)}: {verdict(call)}\nCall {call.conversation_id}, "
+        f"{', '.join(whose)}: {verdict(call, '')}\nCall {call.conversation_id}, "
         f"{_began(call)}, {length}"
     )
 

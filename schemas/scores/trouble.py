@@ -133,7 +133,7 @@ def bad_end(call: CallRow) -> str | None:
     if call.outcome is CallOutcome.NEVER_ANSWERED:
         return "never answered"
     if call.outcome is CallOutcome.HUNG_UP:
-        return f"hung up in silence, turn {turn}"
+        return f"hung up unanswered, turn {turn}"
     if call.outcome is not CallOutcome.FAILED:
         return None
     if call.ended_reason == ERROR_REASON:

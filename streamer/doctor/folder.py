@@ -17,7 +17,6 @@ from consumers.runtime.private_files import is_locked
 from consumers.runtime.process import wall_clock_ms
 from schemas.topics import duration
 from streamer.doctor.examination import (
-    SILENT_MS,
     answer_of,
     goals_and_finding,
     judge_finding,
@@ -150,6 +149,8 @@ def _log_finding(state: LogFileState) -> Finding:
 
 SILENT_WITH_CALLS_MS: Final = 20_000
 """While calls are open, so long without an event is a finding: a caller or an agent speaks sooner."""
+QUIET_MS: Final = 60_000
+"""The same without open calls: those that fell silent have been closed, and senders may be away."""
 
 
 def newest_finding(state: LogFileState, now_ms: int) -> Finding:
@@ -176,7 +177,7 @@ def newest_finding(state: LogFileState, now_ms: int) -> Finding:
             "Nothing if these calls have ended without `call_ended`. Otherwise check the "
             "senders, their address and token, and the network.",
         )
-    if age_ms >= SILENT_MS:
+    if age_ms >= QUIET_MS:
         return Finding(
             check,
             Verdict.WARNING,

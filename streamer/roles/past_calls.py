@@ -167,7 +167,7 @@ PAST_CALL_COLUMNS: Sequence[Computed[_Line]] = (
         "Why",
         "text",
         "what was wrong, in the words of the page, the worst first",
-        lambda line: "; ".join(text for _, text in why(line)) or None,
+        lambda line: "; ".join(why(line)) or None,
     ),
     Computed("Page", "text", "address of its page", itemgetter("page")),
     *_of_columns(*(name for name in _HEADS if name not in _WHOSE_CALL)),

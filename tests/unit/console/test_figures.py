@@ -257,7 +257,7 @@ def test_a_call_that_ended_badly_says_so_first() -> None:
     assert found_in(reported_rows(call_row(waiting=waiting, turn=4))) == [], "it goes on"
     ended = call_row(waiting=waiting, turn=4, state="closed")
     assert found_in(reported_rows(ended, turn_row(4, outcome="abandoned"))) == [
-        ("Ended badly", 4, "hung up in silence"),
+        ("Ended badly", 4, "hung up unanswered"),
     ]
     earlier = turn_row(2, outcome="abandoned")
     assert found_in(reported_rows(ended, earlier))[1] == (
@@ -353,7 +353,7 @@ def test_a_verdict_names_the_worst_and_counts_the_rest() -> None:
     )
     said = verdict(reported_rows(gone, *turns))
     assert said == (
-        "Hung up in silence, turn 2; tool find failed in turn 1; 1 other tool call failed too; 1 of 1 "
+        "Hung up unanswered, turn 2; tool find failed in turn 1; 1 other tool call failed too; 1 of 1 "
         "wait over 1.50 s, the longest 4.00 s in turn 1."
     )
 

@@ -183,7 +183,7 @@ def test_a_call_that_ended_badly_says_why() -> None:
         call_row("c", state="closed", close_reason="ended", turn=4, waiting=Waiting(4, AT_MS, 1))
     )
     (row,) = calls_in(boxes_of(fleet))
-    assert '<li class="bad">hung up in silence, turn 4</li>' in row
+    assert '<li class="bad">hung up unanswered, turn 4</li>' in row
     assert 'class="over"' in row
 
 

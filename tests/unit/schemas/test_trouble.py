@@ -121,10 +121,10 @@ def test_dead_air_that_was_answered_is_trouble_for_some_turns() -> None:
 def test_a_call_that_is_over_has_no_trouble_and_may_have_ended_badly(state: str) -> None:
     assert reasons(state=state, turn=1, waiting=waiting(1), errors=errors(1)) == []
     hung_up = call_row(state=state, answer=answer(1, 900), waiting=waiting(2))
-    assert bad_end(hung_up) == "hung up in silence, turn 2"
+    assert bad_end(hung_up) == "hung up unanswered, turn 2"
     assert bad_end(call_row(state=state, waiting=waiting(2), unanswered=2)) == "never answered"
     assert (
-        bad_end(call_row(state=state, turns=3, waiting=waiting(3))) == "hung up in silence, turn 3"
+        bad_end(call_row(state=state, turns=3, waiting=waiting(3))) == "hung up unanswered, turn 3"
     )
     assert bad_end(call_row(state=state, waiting=waiting(0))) == "never answered"
     assert bad_end(call_row(state=state, errors=errors(1))) == "failed: agent error: LLM"

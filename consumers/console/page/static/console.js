@@ -387,8 +387,8 @@
     // What is wrong now, the address of its calls, that of all of them also later, and the worst.
     now: () => {
       const head = document.getElementById("counts");
-      const said = [...head.querySelectorAll(".verdict, .began, .do summary, .do .ask, :scope > p:has(> strong)")].map((each) => each.textContent.replace(/\s+/g, " ").trim());
-      const links = [["This time, kept", "a.kept"], ["Its calls", ".verdict a.past"], ["The versions compared", ".began a"], ["Callers to call back", "a.back"], ["Worst call", "a.worst"]];
+      const said = [...head.querySelectorAll(".verdict, .began, .do summary, .do .ask, :scope > p:has(> strong)")].map((each) => each.textContent.replace(/\s+/g, " ").replace(" Callers to call back.", "").trim());
+      const links = [["This bad time, to keep", "a.kept"], ["Its calls", ".verdict a.past"], ["The versions compared", ".began a"], ["Callers to call back", "a.back"], ["Worst call", "a.worst"]];
       const found = links.map(([name, at]) => [name, head.querySelector(at)]).filter(([, link]) => link);
       return [...said, ...found.map(([name, link]) => `${name}: ${link.href}`), `Now: ${(head.querySelector(".verdict a") || location).href}`].join("\n");
     },

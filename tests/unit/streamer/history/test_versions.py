@@ -61,7 +61,7 @@ CALLS = 40
 
 
 def call(number: int, version: str, agent: str = "desk", slower_ms: float = 0) -> list[Row]:
-    """A call that is over, with goals; of every fourth one the caller hung up in silence."""
+    """A call that is over, with goals; of every fourth one the caller hung up unanswered."""
     random = Random(f"{agent} {version} {number}")  # noqa: S311  # no secret
     at_ms = wall_clock_ms() - 3_600_000 * (2 + number + (100 if version == "1" else 0))
     reached = [

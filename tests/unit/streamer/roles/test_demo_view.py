@@ -68,7 +68,7 @@ def test_a_call_that_waits_for_verdicts_is_over_and_waits_for_them() -> None:
 def test_a_call_that_ended_badly_says_how() -> None:
     line = shown([closed_row(waiting=waiting(2))], 120)[4]
     assert line.split()[0] == "!"
-    assert line.rstrip().endswith("hung up in silence, turn 2")
+    assert line.rstrip().endswith("hung up unanswered, turn 2")
 
 
 def kept(table: CallTable, now_ms: int = NOW_MS) -> list[CallRow]:
@@ -320,7 +320,7 @@ def test_news_are_of_slow_answers_and_other_things_of_note_each_once() -> None:
         ("call-1 bot: turn 4 reached the subgoal booked", "green"),
         ("call-1 bot: no subgoal reached since turn 2", "magenta"),
         ("call-1 bot: over (goodbye), 3 turns", "dim"),
-        ("call-1 bot: over (ended), 3 turns: hung up in silence, turn 2", "bold red"),
+        ("call-1 bot: over (ended), 3 turns: hung up unanswered, turn 2", "bold red"),
     ]
 
 

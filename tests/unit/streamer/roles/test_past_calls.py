@@ -276,7 +276,7 @@ def test_the_table_of_agents_has_what_the_page_lists(past: StoredCalls) -> None:
     assert [(each["Agent"], each["Calls"]) for each in lines] == [
         (each.lot.agent, str(each.calls)) for each in listed
     ]
-    assert [each["Median wait, mean of calls (ms)"] for each in lines] == [
+    assert [each["Median wait for answers (ms)"] for each in lines] == [
         str(round(each.values["p50_ms"], 1)) for each in listed
     ]
 
