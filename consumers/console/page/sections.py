@@ -768,8 +768,10 @@ def _steps_told(row: TurnRow | None) -> set[str]:
 
 
 def _missing_steps(row: TurnRow | None, of_call: AbstractSet[str]) -> tuple[str, ...]:
-    """The steps of which the call tells something, and this turn nothing."""
-    mine = _steps_told(row)
+    """The steps of which the call tells something, and this turn nothing; not every turn needs a
+    tool.
+    """
+    mine = _steps_told(row) | {"tools"}
     return tuple(FAMILIES[each].lower() for each in _STEPS if each in of_call and each not in mine)
 
 
