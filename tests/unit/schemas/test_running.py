@@ -193,7 +193,7 @@ def test_a_call_that_ended_badly_stays_for_a_quarter_of_an_hour_in_front_of_the_
         "well",
     ]
     assert [
-        each.call.conversation_id for each in now.chosen(WantedCalls(text="in silence")).calls
+        each.call.conversation_id for each in now.chosen(WantedCalls(text="unanswered")).calls
     ] == ["badly"]
     later_ms = NOW_MS + running.SHOWN_AFTER_BAD_END_MS
     assert ids(table, later_ms) == {"healthy", "badly"}

@@ -144,7 +144,7 @@ def test_a_call_that_ended_badly_says_why() -> None:
     )
     assert lines_of(ended)[1:4] == [
         f"  {shown_moment(AT_MS)} UTC, 0 s long, 4 turns, ended: no reason given",
-        "  Hung up in silence, turn 4.",
+        "  Hung up unanswered, turn 4.",
         "  an agent handed the call to another one",
     ]
     running = call_row(turns=4, turn=4, waiting=waiting)
