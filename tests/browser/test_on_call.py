@@ -143,7 +143,7 @@ def test_a_mute_agent_is_the_first_row_and_its_calls_stay_when_the_callers_have_
     assert counts.startswith("5 calls running, 2 in trouble")
     assert re.fullmatch(r"Now: http\S+/\?agent=night&version=2", link)
     assert first_step.startswith("First: Call the agent yourself")
-    assert re.fullmatch(r"This time, kept: http\S+/bad-times#t-\d+-night-2", kept)
+    assert re.fullmatch(r"This bad time, to keep: http\S+/bad-times#t-\d+-night-2", kept)
     assert re.fullmatch(r"Worst call: http\S+/calls/mute-\d", worst)
     open_turn_is_shown(page, f"{served.address}/calls/mute-0")
     for caller in mute:
