@@ -263,7 +263,7 @@ def began_ms(call: Mapping[str, Any]) -> int:
 
 
 def why(call: Mapping[str, Any]) -> Iterator[str]:
-    """What was wrong with a call in words, the worst first, as on the page of running calls."""
+    """Yields each thing that was wrong with a call, in words, the worst first."""
     outcome, turn, ended = (call.get(name) for name in ("outcome", "waiting.turn", "ended_reason"))
     waited_ms = call.get("in_vain_ms")
     in_vain = f" after {seconds(waited_ms)}" if waited_ms else ""

@@ -321,17 +321,21 @@ async def test_an_input_that_was_made_anew_is_read_whatever_its_size(
     assert {event.generation for event in log.events if event.topic != PIPECAT} == {0}
 
 
-@pytest.mark.parametrize("again", [20, 400])
-async def test_an_input_that_was_made_anew_while_no_sequencer_ran_is_read(
-    inputs: Inputs, start: Callable[[], SequencerProcess], again: int
-) -> None:
-    first = start()
+async def recreated_while_none_runs(inputs: Inputs, first: SequencerProcess) -> None:
+    """An input is recreated when all of it is read and the one sequencer has ended in order."""
     await inputs.send_to_all(100)
     await inputs.everything()
     first.popen.terminate()
     assert first.popen.wait(patient(10)) == 0
     await delete_topic(inputs.bootstrap, inputs.prefix + PIPECAT)
     await create_topics(inputs.bootstrap, {inputs.prefix + PIPECAT: COUNTS[PIPECAT]}, STAMPED)
+
+
+@pytest.mark.parametrize("again", [20, 400])
+async def test_an_input_that_was_made_anew_while_no_sequencer_ran_is_read(
+    inputs: Inputs, start: Callable[[], SequencerProcess], again: int
+) -> None:
+    await recreated_while_none_runs(inputs, start())
     await inputs.send(PIPECAT, again)
     start()
     log = await inputs.everything()
@@ -346,13 +350,7 @@ async def test_what_another_appends_before_the_new_term_begins_is_no_secret_to_i
     has read that to its end already. If the successor counted once, all that it appends of the input
     would be taken for repeats.
     """
-    first = start()
-    await inputs.send_to_all(100)
-    await inputs.everything()
-    first.popen.terminate()
-    assert first.popen.wait(patient(10)) == 0
-    await delete_topic(inputs.bootstrap, inputs.prefix + PIPECAT)
-    await create_topics(inputs.bootstrap, {inputs.prefix + PIPECAT: COUNTS[PIPECAT]}, STAMPED)
+    await recreated_while_none_runs(inputs, start())
     await inputs.send(PIPECAT, 400)
     instruments = Instruments(CollectorRegistry(), ["sequencer"])
     settings = SequencerSettings()
