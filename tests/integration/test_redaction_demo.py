@@ -116,10 +116,16 @@ GOALS: Json = {
             "check": {"kind": "judge"},
         },
         {"id": "cancelled", "details": "The booking is cancelled.", "check": {"kind": "judge"}},
+        # Not what is said first: it is in turn 0, which no goal is looked for in, once the inputs
+        # have all come.
         {
-            "id": "card-said",
-            "details": "The caller says the number of a card.",
-            "check": {"kind": "says", "speaker": "user", "pattern": "four five .{1,9} nine"},
+            "id": "birth-date-said",
+            "details": "The caller says a date of birth.",
+            "check": {
+                "kind": "says",
+                "speaker": "user",
+                "pattern": "fourteenth of .{1,9} nineteen",
+            },
         },
     ],
     # Every value that a tool was given is another one, so the record of the call tells what it was.
