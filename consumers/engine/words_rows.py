@@ -151,9 +151,10 @@ class CallWords:
         known_ms = max(live.broker_ms, call.known_ms)
         left_out_before = self._redactor.texts_left_out
         for place, number in enumerate(turns):
-            said = self._news(live, heard, number)
-            if said is None:
+            news = self._news(live, heard, number)
+            if news is None:
                 continue
+            said, digest = news
             row = self._row(said, number, call, revision, known_ms)
             if self._redactor.texts_left_out > left_out_before:
                 # This step may redact no more. The next one goes on, and has what is redacted by
@@ -162,7 +163,7 @@ class CallWords:
                 self._due.update(turns[place:])
                 self._seen.pop(number, None)
                 break
-            self._made[number] = said.digest
+            self._made[number] = digest
             self._has_user |= number == self._turn and bool(said.user)
             yield row
         self.is_due = bool(self._due)
@@ -184,9 +185,9 @@ class CallWords:
                 self._said_in(live, heard, number), number, call, revision, call.known_ms
             )
 
-    def _news(self, live: LiveCall, heard: HeardTurns, number: int) -> _Said | None:
-        """What was said in a turn, as far as it is complete; None where its newest row says the
-        same.
+    def _news(self, live: LiveCall, heard: HeardTurns, number: int) -> tuple[_Said, int] | None:
+        """What was said in a turn, as far as it is complete, and its digest; None where its newest
+        row says the same.
         """
         turn = heard.turn(number)
         if turn is None:
@@ -201,8 +202,9 @@ class CallWords:
                 return None
             self._seen[number] = seen
         said = self._said_in(live, heard, number)
-        is_same = said.digest == self._made.get(number) if number in self._made else not any(said)
-        return None if is_same else said
+        digest = said.digest
+        is_same = digest == self._made[number] if number in self._made else not any(said)
+        return None if is_same else (said, digest)
 
     def _said_in(self, live: LiveCall, heard: HeardTurns, number: int) -> _Said:
         """What was said in a turn, as far as it is complete."""

@@ -42,6 +42,8 @@ RESTS: Final = 3
 """A writer rests this many times as long as its last transaction took: on a busy machine more
 decisions share a transaction.
 """
+MOST_REST_SECONDS: Final = 0.1
+"""So long it rests at most: one slow transaction must not hold up the moments behind it."""
 
 # Who may write a partition.
 #
@@ -230,7 +232,8 @@ class Writer:
             self._outbox.written(decided)
             # The next transaction waits for company, unless there is enough for a whole one.
             if rest_seconds and self._outbox.records < MAX_TRANSACTION_RECORDS:
-                await asyncio.sleep(min(rest_seconds, RESTS * (time.monotonic() - began)))
+                took_seconds = time.monotonic() - began
+                await asyncio.sleep(min(rest_seconds, MOST_REST_SECONDS, RESTS * took_seconds))
 
     async def _write(self, decided: Sequence[Decision]) -> None:
         """Writes decisions. That each is published once, whatever dies, follows from these steps.

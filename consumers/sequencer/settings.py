@@ -14,7 +14,7 @@ class SequencerSettings(BaseModel):
         description="Consumer group; one member is active in each shard.",
     )
     poll_interval_ms: int = Field(
-        25,
+        40,
         gt=0,
         le=1_000,
         description=(

@@ -30,7 +30,7 @@ def measure_recovery(figures: Figures, folder: Path) -> None:
     try:
         with clusters.running(folder, 1) as cluster:
             outcome = recovery(
-                Plan(calls=CALLS, seconds=SECONDS, partitions=PARTITIONS, poison=()),
+                Plan(evaluators=2, calls=CALLS, seconds=SECONDS, partitions=PARTITIONS, poison=()),
                 cluster,
                 folder,
                 lambda _: None,

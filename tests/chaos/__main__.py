@@ -67,7 +67,9 @@ def main() -> int:
         default=usual.rate,
         help="how many times faster than real they are played",
     )
-    parser.add_argument("--evaluators", type=int, default=usual.evaluators, help="at least so many")
+    parser.add_argument(
+        "--evaluators", type=int, help="at least so many; 3, and 2 if the recovery is measured"
+    )
     parser.add_argument("--partitions", type=int, default=usual.partitions)
     parser.add_argument(
         "--spacing",
@@ -101,11 +103,9 @@ def main() -> int:
         metavar="KIND",
         help=f"only these: {', '.join(Kind)}",
     )
+    parser.add_argument("--recovery", action="store_true", help="kill an evaluator and measure")
     parser.add_argument(
-        "--recovery", action="store_true", help="kill one of two evaluators and measure"
-    )
-    parser.add_argument(
-        "--recovery-after-stop", action="store_true", help="stop one of two in order and measure"
+        "--recovery-after-stop", action="store_true", help="stop one in order and measure"
     )
     parser.add_argument(
         "--overload", action="store_true", help="more than one evaluator can hold, and measure"
@@ -125,12 +125,13 @@ def main() -> int:
         "--keep", type=Path, help="a folder for the logs, which is kept; a temporary one by default"
     )
     arguments = parser.parse_args()
+    measures_recovery = arguments.recovery or arguments.recovery_after_stop
     plan = Plan(
         seed=arguments.seed,
         seconds=arguments.seconds,
         calls=arguments.calls,
         rate=arguments.rate,
-        evaluators=arguments.evaluators,
+        evaluators=arguments.evaluators or (2 if measures_recovery else usual.evaluators),
         partitions=arguments.partitions,
         spacing_seconds=arguments.spacing,
         faults=arguments.faults or (USUAL if arguments.brokers == 1 else ON_SEVERAL),

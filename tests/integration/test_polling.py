@@ -48,7 +48,8 @@ async def _polling(
 ) -> AsyncIterator[tuple[_Polls, GroupReader[bytes]]]:
     reading = _Polls()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(polling, "POLL_INTERVAL_MS", interval_ms)
+        patch.setattr(polling, "GATHER_MS", interval_ms)
+        patch.setattr(polling, "POLL_MS", interval_ms)
         made = _reader(bootstrap, prefix, reading)
     await made.start()
     try:

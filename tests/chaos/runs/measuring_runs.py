@@ -6,7 +6,7 @@ import json
 import signal
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +29,7 @@ from tests.chaos.stage import RunError, Say, Stage
 from tests.chaos.verdict.checker import Findings
 from tests.chaos.verdict.topic_reader import ReadRecord
 
-# -- how long calls are without an evaluator when one of two goes
+# -- how long calls are without an evaluator when one goes
 # ------------------------------------------------------
 
 LIVE_MS: Final = 2_000
@@ -39,8 +39,8 @@ AFTERWARDS_SECONDS: Final = 20.0
 
 
 def recovery(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
-    """Two evaluators, `plan.calls` calls for `plan.seconds`; then one is killed with -9 and not
-    replaced.
+    """`plan.evaluators`, `plan.calls` calls for `plan.seconds`; then one of them is killed with -9
+    and not replaced.
     """
     return _measured(plan, cluster, folder, say, in_order=False)
 
@@ -58,23 +58,25 @@ def _measured(plan: Plan, cluster: Cluster, folder: Path, say: Say, *, in_order:
     partition.
     """
     with Stage(cluster, folder, say, partitions=plan.partitions, command=plan.command) as stage:
-        stage.wait_for_fleet(2)
+        stage.wait_for_fleet(plan.evaluators)
         stage.start_load(
             calls=plan.calls, ramp_seconds=plan.ramp_seconds, seed=plan.seed, rate=plan.rate
         )
         stage.look_for(plan.seconds)
-        victim, survivor = stage.fleet.members
+        victim, *survivors = stage.fleet.members
         waiting = partitions_of(victim)
-        taken_over = survivor.text.count("partitions_assigned")
+        taken_over = _assignments(survivors)
         open_calls = stage.load.report.open_calls
-        again_before = _read_again(survivor)
+        again_before = _read_again(survivors)
         if in_order:
             victim.terminate(for_good=True)
         else:
             victim.kill(for_good=True)
         killed_at, killed_ms = time.monotonic(), wall_clock_ms()
         how = "SIGTERM" if in_order else "kill -9"
-        stage.note(f"{how} evaluator 1 of 2, which had partitions {sorted(waiting)}")
+        stage.note(
+            f"{how} evaluator 1 of {plan.evaluators}, which had partitions {sorted(waiting)}"
+        )
         lost = len(waiting)
         noticed_seconds: float | None = None
         seconds: list[float] = []
@@ -83,7 +85,7 @@ def _measured(plan: Plan, cluster: Cluster, folder: Path, say: Say, *, in_order:
                 if record.partition in waiting and _is_live(record, killed_ms):
                     waiting.remove(record.partition)
                     seconds.append(time.monotonic() - killed_at)
-            if noticed_seconds is None and survivor.text.count("partitions_assigned") > taken_over:
+            if noticed_seconds is None and _assignments(survivors) >= taken_over + len(survivors):
                 noticed_seconds = time.monotonic() - killed_at
             if time.monotonic() - killed_at > MOST_SECONDS:
                 raise RunError(
@@ -91,14 +93,14 @@ def _measured(plan: Plan, cluster: Cluster, folder: Path, say: Say, *, in_order:
                 )
         stage.note(f"the last of {lost} partitions is live again")
         stage.look_for(AFTERWARDS_SECONDS)
-        again = _read_again(survivor) - again_before
+        again = _read_again(survivors) - again_before
         stage.finish()
         line = (
             f"recovery from {how}: {open_calls:,} open calls, {lost} of {plan.partitions} "
             "partitions lost; first live again after "
             f"{min(seconds):.1f} s, all after {max(seconds):.1f} s, of which "
             f"{noticed_seconds or 0:.1f} s until the group "
-            f"gave them to the survivor; {again:,} events folded again"
+            f"gave them to others; {again:,} events folded again"
         )
         figures = {
             "open_calls": float(open_calls),
@@ -116,9 +118,14 @@ def _is_live(record: ReadRecord, killed_ms: int) -> bool:
     return known_ms > killed_ms and wall_clock_ms() - known_ms < LIVE_MS
 
 
-def _read_again(survivor: Member) -> float:
-    """How many events it has folded so far that a former owner had folded."""
-    return total(survivor, "callgauge_events_total", outcome="replayed")
+def _assignments(survivors: Iterable[Member]) -> int:
+    """How often the group has given one of them partitions."""
+    return sum(each.text.count("partitions_assigned") for each in survivors)
+
+
+def _read_again(survivors: Iterable[Member]) -> float:
+    """How many events they have folded so far that a former owner had folded."""
+    return sum(total(each, "callgauge_events_total", outcome="replayed") for each in survivors)
 
 
 # -- three brokers: the leader of every partition is killed once, under load

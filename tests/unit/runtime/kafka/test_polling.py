@@ -27,8 +27,9 @@ from consumers.runtime.kafka import polling as poll_watch
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.polling import (
     ENOUGH_BYTES,
+    GATHER_MS,
     MAX_FAILING_SECONDS,
-    POLL_INTERVAL_MS,
+    POLL_MS,
     GroupCommits,
     GroupReader,
     PollWatch,
@@ -434,10 +435,10 @@ async def test_records_gather_at_the_broker_and_an_empty_poll_delays_nothing_for
     handled = Handled()
     async with polling.started(handled, (), (readable(),)) as consumer:
         await handled.came.wait()
-    assert consumer.polls[0] == {"timeout_ms": POLL_INTERVAL_MS, "max_records": 10}
-    assert polling.pauses[0] == POLL_INTERVAL_MS / 1_000
+    assert consumer.polls[0] == {"timeout_ms": POLL_MS, "max_records": 10}
+    assert polling.pauses[0] == POLL_MS / 1_000
     told = {
-        "fetch_max_wait_ms": POLL_INTERVAL_MS,
+        "fetch_max_wait_ms": GATHER_MS,
         "fetch_min_bytes": ENOUGH_BYTES,
         "auto_offset_reset": "earliest",
     }
