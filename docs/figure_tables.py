@@ -35,6 +35,7 @@ ROWS: Final = {
         "sequencer_live_core_share": "sequencer, of a core",
         "both_live_core_share": "sequencer and evaluator, of a core",
         "exporter_us_per_event_live": "exporter, its page asked for once a second",
+        "exporter_us_per_event_without_page": "the same, without its page",
         "many_partitions_of_few": "evaluator with 64 partitions, times 12",
         "event_to_counted_p50_ms": "from an event to its count in the exporter, p50",
         "event_to_counted_p99_ms": "the same, p99",

@@ -62,9 +62,9 @@ def write_deploy_files(folder: Path, *, replaces: bool) -> int:
     return len(new)
 
 
-def runbooks() -> Mapping[str, Runbook]:
+def runbooks(contacts: Mapping[str, str]) -> Mapping[str, Runbook]:
     """By alert its runbook: what to do step by step, which the text of the alert has too, and the
-    team that is asked.
+    team that is asked, with its contact.
     """
     rules = "\n".join(content.decode() for _, content in _files(["prometheus/rules"]))
     teams = dict(_TEAM.findall(rules))
@@ -72,8 +72,9 @@ def runbooks() -> Mapping[str, Runbook]:
     for path, content in _files(["runbooks"]):
         text = content.decode()
         steps = _STEP.split(text.partition("## What to do\n")[2])[1:]
+        team = teams.get(path.stem, "")
         found[path.stem] = Runbook(
-            teams.get(path.stem, ""), [" ".join(step.split()) for step in steps], text
+            team, [" ".join(step.split()) for step in steps], text, contacts.get(team, "")
         )
     return found
 

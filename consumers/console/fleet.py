@@ -23,11 +23,13 @@ class Runbook(NamedTuple):
         team: Who is asked, as the label `team` of the alert says.
         steps: What to do.
         text: All of it, as Markdown.
+        contact: How the team is reached; empty if nobody said it.
     """
 
     team: str
     steps: Sequence[str]
     text: str
+    contact: str = ""
 
 
 class Fleet:

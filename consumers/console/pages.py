@@ -538,6 +538,7 @@ def _bad(now: AgentNow, bad: BadTime, fleet: Fleet) -> dict[str, Any]:
         "wrong": wrong_in_words(bad),
         "alert": alert,
         "team": runbook.team,
+        "contact": runbook.contact,
         "has_runbook": bool(runbook.text),
         "kept": f"./bad-times#{place_of(bad)}",
         "steps": steps,

@@ -21,6 +21,10 @@ MIN_TOKEN_CHARS: Final = 16
 """Shortest token: at some thousand tries a second nobody guesses 16 random characters."""
 MAX_ORIGINS: Final = 20
 """Most origins of recordings: all of them stand in a header of each answer."""
+MAX_CONTACTS: Final = 50
+"""Most teams with a contact: alerts have two unless their rules are written anew."""
+_Team = Annotated[str, Field(min_length=1, max_length=100)]
+_Contact = Annotated[str, Field(min_length=1, max_length=200)]
 _ORIGIN: Final = re.compile(
     r"https?://(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?"
 )
@@ -120,6 +124,14 @@ class ConsoleSettings(BaseModel):
         description=(
             "address of Prometheus, whose alerts that are about to fire the page shows; without "
             "it, none"
+        ),
+    )
+
+    contacts: Annotated[dict[_Team, _Contact], Field(max_length=MAX_CONTACTS)] = Field(
+        {},
+        examples=[{"voice": "#voice-oncall, +1 415 555 0100"}],
+        description=(
+            "by team of the alerts, how its people are reached: the page says it beside whom to ask"
         ),
     )
 

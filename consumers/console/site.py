@@ -999,6 +999,7 @@ class ConsoleSite:
             "runbook.html",
             name=name,
             team=runbook.team,
+            contact=runbook.contact,
             sections=pages.runbook_sections(runbook.text),
             others=self._fleet.runbooks,
         )

@@ -225,6 +225,8 @@ Next{}:
   callgauge score sample     the records behind it, as JSON
   callgauge run              does it on Kafka
 """
+CONTACTS: Final = {"voice": "#voice-oncall, made up for the demo"}
+"""How the team of the story is reached, as an operator sets it in `console.contacts`."""
 SAID_SHARE: Final = 4
 """A part of the terminal, one of so many, is left to the lines of the story."""
 COMMAND_NAME: Final = "callgauge"
@@ -412,13 +414,17 @@ def _is_free(host: str, port: int) -> bool:
 
 def own_settings(settings: Settings) -> Settings:
     """The settings with what belongs to the simulated calls: their goals, a history that goes with
-    them, and prices unless a person has set some.
+    them, and prices and contacts unless a person has set some.
     """
     folder = SIMULATED_GOALS / "judged" if settings.judge.is_on else SIMULATED_GOALS
     goals = settings.goals.model_copy(update={"folder": folder, "reads_topic": False})
     history = settings.history.model_copy(update={"folder": None})
     limits = settings.limits.model_copy(update={"prices": settings.limits.prices or PRICES})
-    return settings.model_copy(update={"goals": goals, "history": history, "limits": limits})
+    contacts = settings.console.contacts or CONTACTS
+    console = settings.console.model_copy(update={"contacts": contacts})
+    return settings.model_copy(
+        update={"goals": goals, "history": history, "limits": limits, "console": console}
+    )
 
 
 # The work of the command `demo`: runs it until a signal.

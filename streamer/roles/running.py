@@ -501,7 +501,7 @@ def _maker(
                 version=installed_version(),
                 names=settings.http_names,
                 reads_own=settings.measures.is_on,
-                runbooks=runbooks(),
+                runbooks=runbooks(settings.console.contacts),
             )
         case "monitor":
             from streamer.sources.monitor import MonitorRole

@@ -193,7 +193,7 @@ class OneMachine:
                 max_bytes=MAX_KEPT_BYTES,
                 folder=folder,
             )
-        self.console.fleet.runbooks = runbooks()
+        self.console.fleet.runbooks = runbooks(settings.console.contacts)
         self.console.fleet.doctor = f"callgauge doctor --folder {shlex.quote(str(folder))}"
         with instruments.registering("ingest"):
             self._receiver = Receiver(

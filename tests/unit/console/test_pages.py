@@ -265,7 +265,7 @@ def text_of(markup: str) -> str:
 def test_the_headline_says_what_to_do_first_and_which_tenants_call() -> None:
     fleet = Fleet()
     steps = ["Model: see its status.", "Voice or transcription: the same."]
-    fleet.runbooks = {"CallgaugeAnswersSlow": Runbook("voice", steps, "# Slow")}
+    fleet.runbooks = {"CallgaugeAnswersSlow": Runbook("voice", steps, "# Slow", "#voice <1>")}
     slow = Answer(2, 9_000.0, slowest_stage=Stage.TTS_FIRST_BYTE)
     for tenant in ("acme", "<bolt>"):
         fleet.put_row(call_row(tenant, labels=Labels("desk", None, tenant), answer=slow))
@@ -276,7 +276,7 @@ def test_the_headline_says_what_to_do_first_and_which_tenants_call() -> None:
     )
     assert "<summary>First: Voice or transcription: the same.</summary>" in head
     assert head.count("<li>") == 2
-    assert "Whom to ask: the team <strong>voice</strong>" in head
+    assert "Whom to ask: the team <strong>voice</strong> (#voice &lt;1&gt;)." in head
     assert 'href="./runbooks/CallgaugeAnswersSlow"' in head
     one = boxes_of(fleet_of(["bad", "worse"]))["head"]["counts"]
     so_far = "2 of 2 callers so far, environment tool; mostly tools fail."
@@ -354,7 +354,7 @@ def test_a_new_bad_version_is_rolled_back_first_if_the_one_before_is_well() -> N
 
 
 def test_the_runbooks_of_what_the_headline_says_begin_with_the_rollback() -> None:
-    steps = {name: each.steps for name, each in runbooks().items()}
+    steps = {name: each.steps for name, each in runbooks({}).items()}
     for alert in {alert for _, alert in _WRONG.values()} - {""}:
         assert steps[alert][0].startswith(ROLL_BACK), alert
 

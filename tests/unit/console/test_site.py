@@ -716,13 +716,14 @@ async def test_a_runbook_is_a_page_for_who_may_read() -> None:
                 ["Look."],
                 "# Slow\n\nIt is\nslow.\n\n## What to do\n\n1. <Look> at\n   `it`.\n2. Wait.\n"
                 "3. See `Other`.\n",
+                "#voice",
             ),
             "Other": Runbook("voice", [], "# Other\n"),
         }
         assert (await made.get("/runbooks/Slow")).status_code == 401
         page = (await made.get("/runbooks/Slow", headers={"authorization": f"Bearer {TOKEN}"})).text
         assert "<h1>Slow</h1>" in page
-        assert "the team <strong>voice</strong>" in page
+        assert "the team <strong>voice</strong> (#voice)." in page
         steps = (
             '<p class="runbook">1. &lt;Look&gt; at <code>it</code>.</p><p class="runbook">2. Wait.'
         )

@@ -84,12 +84,12 @@ def test_the_steps_of_an_alert_are_those_of_its_text_and_the_console_has_them() 
         for rule in group["rules"]
         if "alert" in rule
     }
-    known = runbooks()
+    known = runbooks({"voice": "#voice"})
     steps = {name: each.steps for name, each in known.items()}
     assert {alert: " ".join(each) for alert, each in steps.items() if alert in texts} == {
         alert: " ".join(re.sub(r"(?m)^\d+\. ", "", text).split()) for alert, text in texts.items()
     }
     named = {alert for _, alert in pages._WRONG.values() if alert}
     assert named <= steps.keys()
-    assert {known[alert].team for alert in named} == {"voice"}
+    assert {(known[alert].team, known[alert].contact) for alert in named} == {("voice", "#voice")}
     assert all(each.text.startswith(f"# {name}\n") for name, each in known.items())
