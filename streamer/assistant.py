@@ -264,7 +264,7 @@ class Answers:
         found = beside(a, b)
         yield found.sentence
         for name, each in (*found.measures, *found.goals.items()):
-            apart = f"B less A {each.apart}, " if each.apart else ""
+            apart = f"B minus A {each.apart}, " if each.apart else ""
             yield (
                 f"{name}: A {each.values[0]}, B {each.values[1]}, {apart}so B is {each.judged}"
             ).replace(UNKNOWN, "unknown")

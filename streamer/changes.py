@@ -34,7 +34,7 @@ def changes_table(
     """
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("", overflow="fold", min_width=17)
-    for head in (*heads, f"{heads[1]} less {heads[0]} [95 % interval]"):
+    for head in (*heads, f"{heads[1]} minus {heads[0]} [95 % interval]"):
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("", overflow="fold")
     table.add_row("Calls", *(f"{number:,}" for number in calls), "", "")

@@ -354,7 +354,7 @@ def past_page(
                     _value(asked, name, *each, most=max(1, *(calls for _, calls in values)))
                     | {"of": found.used_tools.get(each[0]) if name == "tool" else None}
                     | {"part": _part_of_day(each[0], found.since_ms) if name == "day" else ""}
-                    for each in values[:MOST_VALUES]
+                    for each in in_order(name, values[:MOST_VALUES])
                 ],
             )
             for name, values in found.facets.items()
@@ -429,6 +429,24 @@ _MAIN_IN_WORDS: Final = {
     "none": "well",
 }
 """Words of a main trouble that say what is not wrong beside it."""
+
+
+_AS_BAD: Final = ("never_answered", "hung_up", "failed", "tool_fails", "goals_missed")
+"""The main troubles that cost a call its purpose, the worst first."""
+_AT_THE_END: Final = ("events_stopped", "not_judged", "no_turn", "none")
+"""What is no trouble, or nobody knows."""
+
+
+def in_order(facet: str, values: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+    """The values of a facet with their calls: main troubles by how bad they are, all others as they
+    are, the most calls first.
+    """
+    known = (*_AS_BAD, "", *_AT_THE_END) if facet == "main" else ()
+
+    def place(each: tuple[str, int]) -> int:
+        return known.index(each[0] if each[0] in known else "") if known else 0
+
+    return sorted(values, key=place)
 
 
 def _in_words(name: str, value: str) -> str:
@@ -871,7 +889,11 @@ def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str)
         calls=[past_href(lot) for lot in asked.within(lots)],
         replaced=_replaced(versions, lots),
         others=[
-            (after.agent, text, asked.between(before, after))
+            (
+                after.agent,
+                f"{text} {_replaced(versions, (before, after))}".rstrip(),
+                asked.between(before, after),
+            )
             for (before, after), text in versions.others
         ],
         worse=[

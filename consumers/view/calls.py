@@ -176,8 +176,8 @@ class ReportedCall:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended; its values may still change while it waits for verdicts."""
-        return self.row.state in {"over", "closed"}
+        """Whether it has ended; its values may still change, by late events or by verdicts."""
+        return self.row.state != "running"
 
     @property
     def quiet_ms(self) -> int:

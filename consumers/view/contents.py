@@ -23,6 +23,7 @@ from consumers.view.calls import ReportedCall, ScorePart
 from consumers.view.running import Level, end_in_words, wait_level
 from consumers.view.words import (
     anchor_in_words,
+    check_in_words,
     clock,
     counted,
     day_and_time,
@@ -216,6 +217,10 @@ def standouts(call: ReportedCall) -> tuple[Standout, ...]:
     ending = _bad_end(call.row)
     last = call.row.turn if call.row.waiting is None else call.row.waiting.turn
     waited = None if ending is None or call.row.waiting is None else last
+    # a wait in vain, which may be longer, is told by itself
+    longest, answers = "longest", counted(len(waits_ms), "wait")
+    if call.row.waiting is not None:
+        longest, answers = "slowest", counted(len(waits_ms), "answer")
     kinds: dict[str, tuple[Iterable[Moment], str]] = {
         "Ended badly": (
             [] if ending is None else [Moment(last, ending.partition(", turn")[0])],
@@ -244,7 +249,7 @@ def standouts(call: ReportedCall) -> tuple[Standout, ...]:
                 for turn, wait_ms in waits_ms.items()
                 if wait_ms > SLOW_MS
             ],
-            f"{{count}} of {counted(len(waits_ms), 'wait')} over {seconds(SLOW_MS)}, the longest "
+            f"{{count}} of {answers} over {seconds(SLOW_MS)}, the {longest} "
             "{text} in turn {turn}",
         ),
         "Agent spoke over the caller": (
@@ -853,7 +858,10 @@ def _state(
     call: ReportedCall, subgoal: GoalSubgoal, found: SubgoalResult
 ) -> tuple[str, int | None, str]:
     """The state of a subgoal, the turn that reached it, and who says so."""
-    how, result = "by code", found.result
+    how, result = (
+        f"by code: {call.shown(check_in_words(subgoal.check), DETAIL_CHARS)}",
+        found.result,
+    )
     if subgoal.is_judged:
         votes = f", votes {found.votes_complete} for and {found.votes_incomplete} against"
         how = "by a judge" + (votes if found.votes_complete or found.votes_incomplete else "")

@@ -5,9 +5,27 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import Final, Protocol, assert_never
 
 from schemas.closed_sets import Anchor, InterruptionCause
+from schemas.goals.checks import (
+    AllOf,
+    AnyCheck,
+    AnyOf,
+    Between,
+    Equals,
+    Judge,
+    Matcher,
+    Matches,
+    Not,
+    OneOf,
+    Present,
+    Says,
+    ToolCalled,
+    ToolResult,
+    Within,
+)
+from schemas.goals.goal_set import seen
 from schemas.rows import ExpectedTool, NotApplicable, Note, ToolDifference, Unscored, Value
 from schemas.scores.latency_stages import Stage
 from schemas.units import MS_PER_SECOND
@@ -347,3 +365,59 @@ def json_text(text: str) -> str:
         return shortened(json.dumps(json.loads(text), ensure_ascii=False, indent=2))
     except (ValueError, RecursionError):
         return text
+
+
+# How subgoals are checked.
+
+
+def check_in_words(check: AnyCheck) -> str:
+    """How a subgoal is checked.
+
+    Example:
+        >>> thanks = Says(kind="says", speaker="user", pattern="thank(s| you)")
+        >>> check_in_words(Within(kind="within", turns=3, check=Not(kind="not", check=thanks)))
+        'within 3 turns: not (the user says /thank(s| you)/)'
+    """
+    match check:
+        case Judge():
+            return "a judge decides"
+        case Says():
+            return f"the {check.speaker} says /{check.pattern}/"
+        case ToolCalled():
+            return f"{check.tool} is called{_with(check.arguments)}"
+        case ToolResult():
+            how = f" {check.outcome}" if check.outcome else ""
+            return f"{check.tool}{_with(check.arguments)} answers{how}{_with(check.result)}"
+        case Within():
+            limit = f"{check.turns} turns" if check.turns is not None else f"{check.seconds:g} s"
+            return f"within {limit}: {check_in_words(check.check)}"
+        case AllOf() | AnyOf():
+            word = "all" if isinstance(check, AllOf) else "any"
+            return f"{word} of ({'; '.join(map(check_in_words, check.checks))})"
+        case Not():
+            return f"not ({check_in_words(check.check)})"
+        case _:
+            assert_never(check)
+
+
+def _with(matchers: Mapping[str, Matcher]) -> str:
+    matched = ", ".join(_matcher_in_words(path, matcher) for path, matcher in matchers.items())
+    return f" with {matched}" if matched else ""
+
+
+def _matcher_in_words(path: str, matcher: Matcher) -> str:
+    match matcher:
+        case Equals():
+            return f"{path} = {seen(matcher.equals)}"
+        case OneOf():
+            return f"{path} one of {', '.join(map(seen, matcher.one_of))}"
+        case Matches():
+            return f"{path} like /{matcher.matches}/"
+        case Between(at_least=least, at_most=most):
+            if least is not None and most is not None:
+                return f"{path} from {least:g} to {most:g}"
+            return f"{path} at most {most:g}" if most is not None else f"{path} at least {least:g}"
+        case Present():
+            return f"{path} {'present' if matcher.present else 'absent'}"
+        case _:
+            assert_never(matcher)

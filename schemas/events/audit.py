@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, FiniteFloat, StringConstraints
+from pydantic import Field, FiniteFloat, StringConstraints, model_validator
 
 from schemas.closed_sets import PipelineType
 from schemas.wire import (
@@ -121,12 +121,19 @@ RecordingUrl = Annotated[str, StringConstraints(max_length=MAX_URL_CHARS, patter
 
 class AgentTool(WireModel):
     """A tool that the agent may call. `parameters` is the JSON schema of its arguments. `tool_type`
-    is `auth` for a tool that identifies the user.
+    is `auth` for a tool that identifies the user. It may stand under `function`, as OpenAI's models
+    are told of it.
     """
 
     name: Name
     parameters: JsonObject | None = None
     tool_type: Name | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_function(cls, tool: object) -> object:
+        function = tool.get("function") if isinstance(tool, dict) and "name" not in tool else None
+        return function if isinstance(function, dict) else tool
 
 
 class CallStarted(WireModel):

@@ -1,31 +1,14 @@
 """Checks goal sets and says in words what they ask for."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any
 
 import typer
 from msgspec import structs, to_builtins
 
-from consumers.view.words import counted, expected_call
-from schemas.goals.checks import (
-    AllOf,
-    AnyCheck,
-    AnyOf,
-    Between,
-    Equals,
-    Judge,
-    Matcher,
-    Matches,
-    Not,
-    OneOf,
-    Present,
-    Says,
-    ToolCalled,
-    ToolResult,
-    Within,
-)
+from consumers.view.words import check_in_words, counted, expected_call
 from schemas.goals.goal_set import (
     ExpectedOutput,
     ExpectedParameter,
@@ -63,59 +46,6 @@ def set_in_words(goals: GoalSet) -> Iterator[str]:
             )
     for call in goals.expected_tool_calls:
         yield f"  expected tool call: {_call_in_words(call)}"
-
-
-def check_in_words(check: AnyCheck) -> str:
-    """How a subgoal is checked.
-
-    Example:
-        >>> thanks = Says(kind="says", speaker="user", pattern="thank(s| you)")
-        >>> check_in_words(Within(kind="within", turns=3, check=Not(kind="not", check=thanks)))
-        'within 3 turns: not (the user says /thank(s| you)/)'
-    """
-    match check:
-        case Judge():
-            return "a judge decides"
-        case Says():
-            return f"the {check.speaker} says /{check.pattern}/"
-        case ToolCalled():
-            return f"{check.tool} is called{_with(check.arguments)}"
-        case ToolResult():
-            how = f" {check.outcome}" if check.outcome else ""
-            return f"{check.tool}{_with(check.arguments)} answers{how}{_with(check.result)}"
-        case Within():
-            limit = f"{check.turns} turns" if check.turns is not None else f"{check.seconds:g} s"
-            return f"within {limit}: {check_in_words(check.check)}"
-        case AllOf() | AnyOf():
-            word = "all" if isinstance(check, AllOf) else "any"
-            return f"{word} of ({'; '.join(map(check_in_words, check.checks))})"
-        case Not():
-            return f"not ({check_in_words(check.check)})"
-        case _:
-            assert_never(check)
-
-
-def _with(matchers: Mapping[str, Matcher]) -> str:
-    matched = ", ".join(_matcher_in_words(path, matcher) for path, matcher in matchers.items())
-    return f" with {matched}" if matched else ""
-
-
-def _matcher_in_words(path: str, matcher: Matcher) -> str:
-    match matcher:
-        case Equals():
-            return f"{path} = {seen(matcher.equals)}"
-        case OneOf():
-            return f"{path} one of {', '.join(map(seen, matcher.one_of))}"
-        case Matches():
-            return f"{path} like /{matcher.matches}/"
-        case Between(at_least=least, at_most=most):
-            if least is not None and most is not None:
-                return f"{path} from {least:g} to {most:g}"
-            return f"{path} at most {most:g}" if most is not None else f"{path} at least {least:g}"
-        case Present():
-            return f"{path} {'present' if matcher.present else 'absent'}"
-        case _:
-            assert_never(matcher)
 
 
 def _call_in_words(call: ExpectedToolCall) -> str:

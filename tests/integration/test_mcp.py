@@ -144,7 +144,7 @@ async def test_an_assistant_asks_about_the_calls_of_a_folder(
         assert MAIL not in told
 
         sides = await it.ask("compare_calls", first="call-one", second="call-two")
-        same = "Longest wait: A 0.90 s, B 0.90 s, B less A 0.00 s, so B is no different"
+        same = "Longest wait: A 0.90 s, B 0.90 s, B minus A 0.00 s, so B is no different"
         assert same in sides
         periods = await it.ask(
             "compare_periods", before="2d..1d", after="1d..0d", by="labels.agent"

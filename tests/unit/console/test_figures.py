@@ -18,6 +18,7 @@ from consumers.view.contents import (
     tiles,
     turn_to_look_at,
     verdict,
+    waits_now,
 )
 from schemas.closed_sets import Anchor, Speaker, ToolOutcome, UnscoredReason
 from schemas.rows import (
@@ -354,8 +355,24 @@ def test_a_verdict_names_the_worst_and_counts_the_rest() -> None:
     said = verdict(reported_rows(gone, *turns))
     assert said == (
         "Hung up unanswered, turn 2; tool find failed in turn 1; 1 other tool call failed too; 1 of 1 "
-        "wait over 1.50 s, the longest 4.00 s in turn 1."
+        "answer over 1.50 s, the slowest 4.00 s in turn 1."
     )
+
+
+def test_a_call_that_was_said_to_have_ended_does_not_go_on() -> None:
+    ended = call_row(
+        state="ended",
+        turn=1,
+        unanswered=1,
+        known_ms=AT_MS + 22_500,
+        waiting=Waiting(1, AT_MS, 2),
+    )
+    call = reported_rows(ended, turn_row(1, outcome="abandoned"))
+    assert call.is_over
+    assert not call.is_closed
+    assert verdict(call).startswith("Never answered after 22.5 s")
+    assert "trouble is over" not in verdict(call)
+    assert waits_now(call) is None
 
 
 def test_a_call_without_faults_has_a_verdict_too() -> None:

@@ -381,8 +381,8 @@ def test_what_the_models_used_and_the_framework_notes_is_told() -> None:
 def test_progress_and_subgoals() -> None:
     text = words(section(reported(recorded(turns=3), goal_set()), has_index=False))
     assert "Reached 1 of 2" in text
-    assert "Reached in turn 1 spoke hello by code" in text
-    assert "Not reached used hello by code" in text
+    assert "Reached in turn 1 spoke hello by code: " in text
+    assert "Not reached used hello by code: " in text
 
 
 def test_expected_tool_calls_say_why_they_were_missed() -> None:

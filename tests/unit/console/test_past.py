@@ -181,6 +181,30 @@ def test_what_is_chosen_can_be_left_out_by_a_click() -> None:
     assert None in addresses
 
 
+def test_main_troubles_stand_in_the_order_of_how_bad_they_are() -> None:
+    facets = {
+        "main": [("none", 9), ("slow", 8), ("goals_missed", 7), ("stalled", 6), ("hung_up", 5)],
+        "agent": [("desk", 9), ("care", 8)],
+    }
+    page = shown(asked=PastQuery(), facets=facets)
+    told = {name: re.findall(rf'href="past\?{name}=(\w+)"', page) for name in ("main", "agent")}
+    assert told["main"] == ["hung_up", "goals_missed", "slow", "stalled", "none"]
+    assert told["agent"] == ["desk", "care"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "when"),
+    [
+        (PastQuery(), "of the last 24 hours"),
+        (PastQuery(day="yesterday"), "of that day"),
+        (PastQuery(since="7d"), "since 7d"),
+    ],
+)
+def test_the_list_says_of_when_it_is(asked: PastQuery, when: str) -> None:
+    page = past_page(SITE, asked, PastFound([{"conversation_id": "a"}], 1), "")
+    assert f"<caption>1 call {when}. <a" in page
+
+
 def test_presets_show_the_newest_call_first() -> None:
     page = shown(asked=PastQuery(since="7d", agent="desk"))
     presets = page[page.index('class="presets"') : page.index('<form id="filter"')]
@@ -384,7 +408,7 @@ def measures(page: str) -> dict[str, list[str]]:
 def test_the_base_is_named_and_each_difference_has_unit_and_direction() -> None:
     page = comparison_page(SITE, two_calls())
     assert 'A, the base: <a href="./calls/call-a">call-a</a>' in page
-    assert "A is the base: a difference is B less A." in page
+    assert "A is the base: a difference is B minus A." in page
     assert 'href="compare?id=call-b&amp;id=call-a"' in page
     found = measures(page)
     assert found["Median wait"] == ["2.00 s", "0.50 s", "\u22121.50 s", "better"]
@@ -582,10 +606,12 @@ def test_a_tenant_that_is_worse_than_all_others_is_named() -> None:
     pair = (two[0].lot, two[1].lot)
     compared = Comparison(pair, (40, 40), [], [])
     other = ((Lot("care", "1"), Lot("care", "2")), "Version 2 is slower.")
+    two += [each._replace(lot=each.lot._replace(agent="care")) for each in two]
     page = versions_page(SITE, LotsQuery(), Versions(compared, two, pair, others=[other]), "")
     text = " ".join("".join(Shape(page).text).split())
-    assert "2 has had no call since 01-01 02:46:40 UTC; 1 has." in text
-    assert "care: Version 2 is slower." in text
+    replaced = "2 has had no call since 01-01 02:46:40 UTC; 1 has."
+    assert text.count(replaced) == 2
+    assert f"care: Version 2 is slower. {replaced}" in text
 
 
 def test_lots_are_listed_with_the_worst_first() -> None:

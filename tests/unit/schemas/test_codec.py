@@ -43,6 +43,7 @@ from schemas.json_schemas import SCHEMA_NAMES, json_schema
 from schemas.wire import MAX_NAME_CHARS, MAX_TEXT_CHARS, MAX_TIME_MS
 from tests.support.known import some
 
+OF_OPENAI = {"type": "function", "function": {"name": "find", "strict": True}}
 OF_A_TOOL = {"tool_name": "t", "tool_call_id": "1"}
 A, P, E, J = InputSource.AUDIT, InputSource.PIPECAT, InputSource.ELEVENLABS, InputSource.JUDGE
 USER = {"message_type": "user", "value": "Hello", "timestamp": "1790000000000"}
@@ -140,6 +141,16 @@ def test_old_and_new_roles(role: str) -> None:
 
 def test_unknown_fields_are_carried() -> None:
     assert _decode(A, USER | {"mood": "good"}).model_extra == {"mood": "good"}
+
+
+def test_tools_are_read_as_openai_s_models_are_told_of_them() -> None:
+    event = {"type": "call_started", "timestamp": 1, "tools": [OF_OPENAI, {"name": "book"}]}
+    found = decode(P, json.dumps(event).encode())
+    assert isinstance(found, CallStarted)
+    assert [each.name for each in found.tools or ()] == ["find", "book"]
+    event["tools"] = [{"type": "function", "function": "find"}]
+    with pytest.raises(RefusedRecordError, match=r"tools\.0\.name is wrong"):
+        decode(P, json.dumps(event).encode())
 
 
 def test_an_agent_s_event_is_told_apart_by_its_envelope_only() -> None:

@@ -185,7 +185,7 @@ def test_the_command(
     assert group["measures"]["dead_airs"]["change"] == 0
     assert group["measures"]["dead_airs"]["is_more_than_chance"] is False
     ended = run(*days)
-    assert "B less A [95 % interval]" in ended.out
+    assert "B minus A [95 % interval]" in ended.out
     assert f"B: {_day(NOON_MS + DAY_MS)}." in ended.out
     assert re.search(r"^Slow wait, p95 +\S+ s +\S+ s +0\.00 s", ended.out, re.MULTILINE)
     assert re.search(r"^tool_calls +5\.00 +5\.00 +0\.00 .* no different$", ended.out, re.MULTILINE)
