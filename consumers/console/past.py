@@ -435,18 +435,16 @@ _AS_BAD: Final = ("never_answered", "hung_up", "failed", "tool_fails", "goals_mi
 """The main troubles that cost a call its purpose, the worst first."""
 _AT_THE_END: Final = ("events_stopped", "not_judged", "no_turn", "none")
 """What is no trouble, or nobody knows."""
+_PLACES: Final = {name: place for place, name in enumerate((*_AS_BAD, "other", *_AT_THE_END))}
 
 
 def in_order(facet: str, values: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
     """The values of a facet with their calls: main troubles by how bad they are, all others as they
     are, the most calls first.
     """
-    known = (*_AS_BAD, "", *_AT_THE_END) if facet == "main" else ()
-
-    def place(each: tuple[str, int]) -> int:
-        return known.index(each[0] if each[0] in known else "") if known else 0
-
-    return sorted(values, key=place)
+    if facet != "main":
+        return list(values)
+    return sorted(values, key=lambda each: _PLACES.get(each[0], _PLACES["other"]))
 
 
 def _in_words(name: str, value: str) -> str:

@@ -858,10 +858,8 @@ def _state(
     call: ReportedCall, subgoal: GoalSubgoal, found: SubgoalResult
 ) -> tuple[str, int | None, str]:
     """The state of a subgoal, the turn that reached it, and who says so."""
-    how, result = (
-        f"by code: {call.shown(check_in_words(subgoal.check), DETAIL_CHARS)}",
-        found.result,
-    )
+    how = f"by code: {call.shown(check_in_words(subgoal.check), DETAIL_CHARS)}"
+    result = found.result
     if subgoal.is_judged:
         votes = f", votes {found.votes_complete} for and {found.votes_incomplete} against"
         how = "by a judge" + (votes if found.votes_complete or found.votes_incomplete else "")
