@@ -65,7 +65,7 @@ WHEN: Final[Mapping[str, str]] = {
     "that a later one omits stays "
     "unchanged. "
     "Without this event the agent is `unknown` and the pipeline type is `cascade`. "
-    "A tool may stand under `function`, as OpenAI's models are told of it. "
+    "A tool may stand under `function`, the shape that OpenAI's models take. "
     "`recording_url` is where the sound of the call is kept, and may come with `call_ended` "
     "instead: the newest counts. See [the recording](#the-recording).",
     "CallEnded": "When the call is over. The call closes after a grace of 10 "

@@ -434,7 +434,7 @@ _MAIN_IN_WORDS: Final = {
 _AS_BAD: Final = ("never_answered", "hung_up", "failed", "tool_fails", "goals_missed")
 """The main troubles that cost a call its purpose, the worst first."""
 _AT_THE_END: Final = ("events_stopped", "not_judged", "no_turn", "none")
-"""What is no trouble, or nobody knows."""
+"""Calls without a trouble, or of which it is not known."""
 _PLACES: Final = {name: place for place, name in enumerate((*_AS_BAD, "other", *_AT_THE_END))}
 
 

@@ -217,7 +217,7 @@ def standouts(call: ReportedCall) -> tuple[Standout, ...]:
     ending = _bad_end(call.row)
     last = call.row.turn if call.row.waiting is None else call.row.waiting.turn
     waited = None if ending is None or call.row.waiting is None else last
-    # a wait in vain, which may be longer, is told by itself
+    # a wait in vain has a sentence of its own, and may be longer
     longest, answers = "longest", counted(len(waits_ms), "wait")
     if call.row.waiting is not None:
         longest, answers = "slowest", counted(len(waits_ms), "answer")

@@ -121,8 +121,8 @@ RecordingUrl = Annotated[str, StringConstraints(max_length=MAX_URL_CHARS, patter
 
 class AgentTool(WireModel):
     """A tool that the agent may call. `parameters` is the JSON schema of its arguments. `tool_type`
-    is `auth` for a tool that identifies the user. It may stand under `function`, as OpenAI's models
-    are told of it.
+    is `auth` for a tool that identifies the user. It may stand under `function`, the shape that
+    OpenAI's models take.
     """
 
     name: Name

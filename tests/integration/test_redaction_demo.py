@@ -116,8 +116,8 @@ GOALS: Json = {
             "check": {"kind": "judge"},
         },
         {"id": "cancelled", "details": "The booking is cancelled.", "check": {"kind": "judge"}},
-        # Not what is said first: it is in turn 0, which no goal is looked for in, once the inputs
-        # have all come.
+        # Not the first words: once all inputs have come they are in turn 0, and goals begin with
+        # turn 1.
         {
             "id": "birth-date-said",
             "details": "The caller says a date of birth.",
