@@ -186,8 +186,8 @@ class CallWords:
             )
 
     def _news(self, live: LiveCall, heard: HeardTurns, number: int) -> tuple[_Said, int] | None:
-        """What was said in a turn, as far as it is complete, and its digest; None where its newest
-        row says the same.
+        """Returns the complete words of a turn and their digest; None if its newest row says the
+        same.
         """
         turn = heard.turn(number)
         if turn is None:
